@@ -1,0 +1,1 @@
+"""Parameterized Triton kernels, and what a kernel is."""

@@ -1,0 +1,1 @@
+"""Compile, verify, measure, replay: from a kernel to an Optuna objective."""

@@ -1,0 +1,1 @@
+"""The knowledge archive, the closed loop and its records."""
