@@ -198,7 +198,8 @@ def _factor(unit: str) -> float:
 
 
 def _seconds(value_ms: Any) -> float | None:
-    return None if value_ms is None else _number(value_ms, "a time") / 1e3
+    # Twelve digits: 432.1 / 1e3 is 0.43210000000000004, and what was written must be what is read.
+    return None if value_ms is None else rounded(_number(value_ms, "a time") / 1e3, 12)
 
 
 def _number(value: Any, what: str, *, finite: bool = True) -> float:
