@@ -1,1 +1,35 @@
 """Parameterized Triton kernels, and what a kernel is."""
+
+from __future__ import annotations
+
+from llm_sampler.kernels.device import A100, H100, H200, KNOWN_DEVICES, Device
+from llm_sampler.kernels.matmul import SPEC as MATMUL
+from llm_sampler.kernels.softmax import SPEC as SOFTMAX
+from llm_sampler.kernels.spec import Cost, KernelError, KernelSpec, Problem
+
+KERNELS = {spec.name: spec for spec in (MATMUL, SOFTMAX)}
+
+__all__ = [
+    "A100",
+    "H100",
+    "H200",
+    "KERNELS",
+    "KNOWN_DEVICES",
+    "Cost",
+    "Device",
+    "KernelError",
+    "KernelSpec",
+    "Problem",
+    "find_kernel",
+]
+
+
+def find_kernel(name: str) -> KernelSpec:
+    """The kernel of that name.
+
+    Raises:
+        KernelError: There is none; the message lists those there are.
+    """
+    if name not in KERNELS:
+        raise KernelError(f"kernel must be one of {', '.join(sorted(KERNELS))}, got {name!r}")
+    return KERNELS[name]

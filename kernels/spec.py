@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -72,7 +72,7 @@ class KernelSpec:
         size_names: Names of a problem's sizes, in order.
         parameters: Tunable parameters with choices and meanings.
         restrictions: Expressions over parameters, sizes, ``element_bytes``, and the device's facts that must hold.
-        default: The textbook configuration: every study's baseline.
+        defaults: Textbook configurations; the first that a problem's restrictions allow is its study's baseline.
         problems: Problems to start from; any other sizes are possible.
         source_file: The Python file that holds the kernel.
         make_inputs: ``(problem, seed, device) -> inputs`` on that torch device, N(0, 1) values.
@@ -88,7 +88,7 @@ class KernelSpec:
     size_names: tuple[str, ...]
     parameters: tuple[Parameter, ...]
     restrictions: tuple[str, ...]
-    default: Configuration
+    defaults: tuple[Configuration, ...]
     problems: tuple[Problem, ...]
     source_file: Path
     make_inputs: Callable[[Problem, int, str], Inputs]
@@ -107,9 +107,10 @@ class KernelSpec:
         return {**problem.sizes, "element_bytes": ELEMENT_BYTES[problem.dtype], **device.facts()}
 
     def space(self, problem: Problem, device: Device) -> Space:
-        """The space of a problem on a device; no default where the restrictions forbid it."""
-        space = Space(self.parameters, self.restrictions, self.default, self.facts(problem, device))
-        return space if space.allows(self.default) else Space(self.parameters, self.restrictions, None, space.facts)
+        """The space of a problem on a device; without a default where the restrictions forbid them all."""
+        space = Space(self.parameters, self.restrictions, None, self.facts(problem, device))
+        allowed = (default for default in self.defaults if space.allows(default))
+        return replace(space, default=next(allowed, None))
 
     def problem(self, text: str) -> Problem:
         """The problem that a text names: ``4096x4096x4096``, ``1024x1024x1024-bf16`` or a full name.

@@ -1,0 +1,164 @@
+"""The measuring process: loads a compiled configuration, checks it against float64, and times it.
+
+One process owns the GPU. It may crash or hang: whoever started it (see `gpu`) kills it and starts another, and
+nothing is lost but the configuration at hand. Functions here run in that process; its state is the module's.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from llm_sampler.kernels.spec import Inputs, KernelSpec, Problem
+from llm_sampler.objectives.compile import one_line
+from llm_sampler.objectives.measurement import Measurement, Status
+from llm_sampler.objectives.timing import TimingSettings, time_interleaved
+from llm_sampler.objectives.verify import deviation, deviation_limit
+from llm_sampler.space import Configuration
+
+if TYPE_CHECKING:
+    import torch
+
+SEEDS = (1, 2)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the worker sends back.
+
+    Attributes:
+        measurement: The outcome.
+        poisoned: Whether the CUDA context is lost, so that this process must be replaced.
+    """
+
+    measurement: Measurement
+    poisoned: bool = False
+
+
+@dataclass(frozen=True)
+class _Case:
+    """Inputs, the exact result in float64, and the largest deviation that passes."""
+
+    inputs: Inputs
+    exact: torch.Tensor
+    limit: float
+
+
+class _Bench:
+    """A kernel's problem on this process's GPU."""
+
+    def __init__(self, spec: KernelSpec, problem: Problem, settings: TimingSettings) -> None:
+        import torch
+        import triton
+
+        self.spec = spec
+        self.settings = settings
+        self.cases = [self._case(problem, seed) for seed in SEEDS]
+        self.versions = {"torch": torch.__version__, "triton": triton.__version__, "cuda": str(torch.version.cuda)}
+        self.device = torch.cuda.get_device_name()
+        # Triton gives registers and spills to whoever loads a binary: listen there.
+        self.loaded: list[tuple[int, int, int]] = []
+        utils = triton.runtime.driver.active.utils
+        load: Callable[..., Any] = utils.load_binary
+
+        def load_and_note(name: str, binary: bytes, shared_bytes: int, device: int) -> Any:
+            result = load(name, binary, shared_bytes, device)
+            self.loaded.append((result[2], result[3], shared_bytes))
+            return result
+
+        utils.load_binary = load_and_note
+
+    def _case(self, problem: Problem, seed: int) -> _Case:
+        inputs = self.spec.make_inputs(problem, seed, "cuda")
+        exact = self.spec.reference(*(tensor.double() for tensor in inputs))
+        by_torch = self.spec.reference(*inputs)
+        return _Case(inputs, exact, deviation_limit(deviation(by_torch, exact), by_torch.dtype))
+
+    def measure(self, configuration: Configuration) -> Measurement:
+        """Check, then time."""
+        import torch
+
+        started = time.perf_counter()
+        self.loaded.clear()
+        output = self.spec.make_output(self.cases[0].inputs)
+        worst, limit = 0.0, 0.0
+        for case in self.cases:
+            output.fill_(float("nan"))  # what is not written stays NaN and fails the check
+            self.spec.launch(case.inputs, output, configuration)
+            torch.cuda.synchronize()
+            error = deviation(output, case.exact)
+            if error >= worst:
+                worst, limit = error, case.limit
+            if error > case.limit:
+                break
+        registers, spills, shared_bytes = (max(column) for column in zip(*self.loaded, strict=True))
+        facts = {
+            "error": worst,
+            "error_limit": limit,
+            "registers": registers,
+            "spills": spills,
+            "shared_bytes": shared_bytes,
+        }
+        if worst > limit:
+            detail = f"deviation {worst:.3g} from float64, limit {limit:.3g}"
+            return self._measurement("wrong_result", started, detail=detail, **facts)
+        inputs = self.cases[0].inputs
+        timing = time_interleaved(
+            lambda: self.spec.launch(inputs, output, configuration),
+            lambda: self.spec.reference(*inputs),
+            self.settings,
+        )
+        return self._measurement(
+            "ok",
+            started,
+            median_ms=timing.median_ms,
+            p20_ms=timing.percentile_ms(20),
+            p80_ms=timing.percentile_ms(80),
+            samples=timing.samples,
+            reference_ms=timing.reference_ms,
+            **facts,
+        )
+
+    def _measurement(self, status: Status, started: float, **fields: Any) -> Measurement:
+        return Measurement(
+            status, measure_s=time.perf_counter() - started, device=self.device, versions=self.versions, **fields
+        )
+
+
+_bench: _Bench | None = None
+
+
+def start(spec: KernelSpec, problem: Problem, settings: TimingSettings) -> None:
+    """Prepare this process: inputs and exact results on the GPU. Runs once, before the first measurement."""
+    global _bench  # noqa: PLW0603 - the state of a worker process is its module's
+    _bench = _Bench(spec, problem, settings)
+
+
+def measure(configuration: Configuration) -> Measured:
+    """Measure one configuration; what it does wrong is a status."""
+    import torch
+    from triton.runtime.errors import OutOfResources
+
+    assert _bench is not None, "start() runs first"
+    try:
+        return Measured(_bench.measure(configuration))
+    except OutOfResources as error:
+        detail = f"{error.name}: required {error.required}, limit {error.limit}"
+        return Measured(Measurement("out_of_resources", detail=detail))
+    except torch.OutOfMemoryError as error:
+        return Measured(Measurement("out_of_resources", detail=one_line(error)))
+    except Exception as error:  # noqa: BLE001 - whatever a kernel raises is this configuration's outcome
+        return Measured(Measurement("runtime_error", detail=one_line(error)), poisoned=_is_poisoned())
+
+
+def _is_poisoned() -> bool:
+    import torch
+
+    try:
+        torch.cuda.synchronize()
+        torch.ones(1, device="cuda").sum().item()
+    except RuntimeError:
+        return True
+    return False
