@@ -30,6 +30,7 @@ _FUNCTIONS = {
     "range": range,
 }
 _CONSTANTS = {"True": True, "False": False, "None": None}
+_MOST_RESULTS = 100_000
 
 
 class SpaceError(ValueError):
@@ -83,8 +84,9 @@ def _evaluate(node: ast.expr, expression: str, names: Mapping[str, Any]) -> Any:
 
 
 def _variables(node: ast.expr) -> frozenset[str]:
-    names = {child.id for child in ast.walk(node) if isinstance(child, ast.Name)}
-    return frozenset(names - _FUNCTIONS.keys() - _CONSTANTS.keys())
+    names = [child for child in ast.walk(node) if isinstance(child, ast.Name)]
+    bound = {name.id for name in names if isinstance(name.ctx, ast.Store)}  # by a comprehension
+    return frozenset({name.id for name in names} - bound - _FUNCTIONS.keys() - _CONSTANTS.keys())
 
 
 class Restrictions:
@@ -119,6 +121,8 @@ class Restrictions:
             ) from None
         results = self._results[index]
         if values not in results:
+            if len(results) >= _MOST_RESULTS:  # parameters without a grid never come to the same values again
+                results.clear()
             names_and_facts = {**self.facts, **dict(zip(names, values, strict=True))}
             results[values] = bool(_evaluate(self._nodes[index], self.texts[index], names_and_facts))
         return results[values]
@@ -130,10 +134,14 @@ class Restrictions:
     def broken(self, configuration: Mapping[str, Any]) -> list[str]:
         """What does not hold, each as ``text (left side 262144, right side 232448)`` where it is one comparison."""
         return [
-            text + self._sides(index, configuration)
-            for index, text in enumerate(self.texts)
+            self.explain(index, configuration)
+            for index in range(len(self.texts))
             if not self.holds(index, configuration)
         ]
+
+    def explain(self, index: int, configuration: Mapping[str, Any]) -> str:
+        """The text of a restriction, with the numbers of both sides where it is one comparison."""
+        return self.texts[index] + self._sides(index, configuration)
 
     def _sides(self, index: int, configuration: Mapping[str, Any]) -> str:
         node = self._nodes[index]
