@@ -58,5 +58,12 @@ def multiprocessors() -> int:
 
     if triton.knobs.runtime.interpret:
         return 4
-    driver = triton.runtime.driver.active
-    return int(driver.utils.get_device_properties(driver.get_current_device())["multiprocessor_count"])
+    return _multiprocessors(triton.runtime.driver.active.get_current_device())
+
+
+@functools.cache
+def _multiprocessors(device: int) -> int:
+    """Asked once per device: the driver takes a millisecond to answer, longer than many kernels run."""
+    import triton
+
+    return int(triton.runtime.driver.active.utils.get_device_properties(device)["multiprocessor_count"])

@@ -7,9 +7,14 @@ the measuring process finds it under the same key.
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
+import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import IO, Any
 
 from llm_sampler.kernels.device import Device
 from llm_sampler.kernels.spec import KernelSpec, Problem
@@ -111,13 +116,38 @@ def compile_configuration(spec: KernelSpec, problem: Problem, configuration: Con
     started = time.perf_counter()
     status: Status = "ok"
     detail = ""
-    try:
-        spec.launch(inputs, output, configuration)
-    except OutOfResources as error:
-        status, detail = "out_of_resources", f"{error.name}: required {error.required}, limit {error.limit}"
-    except Exception as error:  # noqa: BLE001 - whatever a compiler raises is this configuration's outcome
-        status, detail = "compile_error", one_line(error)
+    with _compiler_messages() as messages:
+        try:
+            spec.launch(inputs, output, configuration)
+        except OutOfResources as error:
+            status, detail = "out_of_resources", f"{error.name}: required {error.required}, limit {error.limit}"
+        except Exception as error:  # noqa: BLE001 - whatever a compiler raises is this configuration's outcome
+            status, detail = "compile_error", one_line(error)
+        if status == "compile_error":
+            detail = "; ".join([detail, *_errors_in(messages)])[:500]
     return Compiled(status, time.perf_counter() - started, driver.shared_bytes, detail)
+
+
+@contextlib.contextmanager
+def _compiler_messages() -> Iterator[IO[bytes]]:
+    """A file that gets what the compiler's C++ side writes to standard error: whole programs, behind an error."""
+    with tempfile.TemporaryFile() as messages:
+        sys.stderr.flush()
+        kept = os.dup(2)
+        os.dup2(messages.fileno(), 2)
+        try:
+            yield messages
+        finally:
+            sys.stderr.flush()
+            os.dup2(kept, 2)
+            os.close(kept)
+
+
+def _errors_in(messages: IO[bytes]) -> list[str]:
+    """The lines that name an error, at most two."""
+    messages.seek(0)
+    lines = messages.read().decode("utf-8", "replace").splitlines()
+    return [line.partition("error: ")[2] for line in lines if "error: " in line][:2]
 
 
 def one_line(error: BaseException) -> str:

@@ -1,18 +1,22 @@
 """Kernel times by CUDA events: L2 flushed before each launch, kernel and reference interleaved, medians.
 
 All launches are queued while the GPU still waits in a sleep kernel, so that the time between two events is the
-GPU's alone and not that of Python's launching, which takes longer than a short kernel runs.
+GPU's alone and not that of Python's launching, which takes longer than a short kernel runs. That it did wait is
+checked: were the first event over before the last launch was queued, the block is repeated behind a longer sleep.
 """
 
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
 # The flush writes four times an H200's L2 (60 MB), so that neither inputs nor outputs stay in it.
 FLUSH_BYTES = 256 * 2**20
-_QUEUE_CYCLES_PER_LAUNCH = 200_000  # 0.1 ms at 2 GHz: what Python needs to queue a flush, two events and a launch
+_SLEEP_CYCLES_PER_S = 2.0e9  # about the SM clock of recent GPUs under load
+_FIRST_QUEUE_S = 1e-3
+_LONGEST_QUEUE_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -69,17 +73,29 @@ def time_interleaved(kernel: Callable[[], object], reference: Callable[[], objec
     import torch
 
     flush = torch.empty(FLUSH_BYTES // 4, dtype=torch.int32, device="cuda")
+    queue_s = _FIRST_QUEUE_S
 
     def run(launches: list[Callable[[], object]]) -> list[float]:
-        pairs = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in launches]
-        torch.cuda._sleep(_QUEUE_CYCLES_PER_LAUNCH * len(launches))
-        for launch, (start, end) in zip(launches, pairs, strict=True):
-            flush.zero_()
-            start.record()
-            launch()
-            end.record()
-        torch.cuda.synchronize()
-        return [float(start.elapsed_time(end)) for start, end in pairs]
+        nonlocal queue_s
+        while True:
+            pairs = [tuple(torch.cuda.Event(enable_timing=True) for _ in range(2)) for _ in launches]
+            torch.cuda._sleep(int(_SLEEP_CYCLES_PER_S * queue_s))
+            started = time.perf_counter()
+            for launch, (start, end) in zip(launches, pairs, strict=True):
+                flush.zero_()
+                start.record()
+                launch()
+                end.record()
+            queued_in_time = not pairs[0][0].query()
+            needed_s = time.perf_counter() - started
+            torch.cuda.synchronize()
+            if queued_in_time:
+                return [float(start.elapsed_time(end)) for start, end in pairs]
+            if queue_s >= _LONGEST_QUEUE_S:
+                raise RuntimeError(
+                    f"queueing {len(launches)} launches took {needed_s:.2f} s: the host is too busy to time"
+                )
+            queue_s = min(max(2 * queue_s, 1.5 * needed_s), _LONGEST_QUEUE_S)
 
     # The first launches bring clocks up and fill instruction caches; the later estimate the time.
     estimate_ms = max(run([kernel, reference, kernel, reference, kernel])[2::2])

@@ -58,17 +58,22 @@ class _Bench:
         self.cases = [self._case(problem, seed) for seed in SEEDS]
         self.versions = {"torch": torch.__version__, "triton": triton.__version__, "cuda": str(torch.version.cuda)}
         self.device = torch.cuda.get_device_name()
-        # Triton gives registers and spills to whoever loads a binary: listen there.
-        self.loaded: list[tuple[int, int, int]] = []
+        # Triton tells whoever loads a binary its registers and spills, and whoever asks which binary is launched.
+        self.binaries: dict[int, tuple[int, int, int]] = {}
+        self.launched: set[int] = set()
         utils = triton.runtime.driver.active.utils
         load: Callable[..., Any] = utils.load_binary
 
         def load_and_note(name: str, binary: bytes, shared_bytes: int, device: int) -> Any:
-            result = load(name, binary, shared_bytes, device)
-            self.loaded.append((result[2], result[3], shared_bytes))
-            return result
+            loaded = load(name, binary, shared_bytes, device)
+            _, function, registers, spills, *_ = loaded
+            self.binaries[function] = (registers, spills, shared_bytes)
+            return loaded
 
         utils.load_binary = load_and_note
+
+    def _note_launch(self, metadata: Any) -> None:
+        self.launched.add(metadata.get()["function"])
 
     def _case(self, problem: Problem, seed: int) -> _Case:
         inputs = self.spec.make_inputs(problem, seed, "cuda")
@@ -76,13 +81,10 @@ class _Bench:
         by_torch = self.spec.reference(*inputs)
         return _Case(inputs, exact, deviation_limit(deviation(by_torch, exact), by_torch.dtype))
 
-    def measure(self, configuration: Configuration) -> Measurement:
-        """Check, then time."""
+    def _check(self, output: torch.Tensor, configuration: Configuration) -> tuple[float, float]:
+        """Largest deviation over the cases and its limit; stops at the first case that fails."""
         import torch
 
-        started = time.perf_counter()
-        self.loaded.clear()
-        output = self.spec.make_output(self.cases[0].inputs)
         worst, limit = 0.0, 0.0
         for case in self.cases:
             output.fill_(float("nan"))  # what is not written stays NaN and fails the check
@@ -93,7 +95,22 @@ class _Bench:
                 worst, limit = error, case.limit
             if error > case.limit:
                 break
-        registers, spills, shared_bytes = (max(column) for column in zip(*self.loaded, strict=True))
+        return worst, limit
+
+    def measure(self, configuration: Configuration) -> Measurement:
+        """Check, then time."""
+        import triton
+
+        started = time.perf_counter()
+        output = self.spec.make_output(self.cases[0].inputs)
+        self.launched.clear()
+        triton.knobs.runtime.launch_enter_hook.add(self._note_launch)
+        try:
+            worst, limit = self._check(output, configuration)
+        finally:
+            triton.knobs.runtime.launch_enter_hook.remove(self._note_launch)
+        binaries = [self.binaries[function] for function in self.launched]
+        registers, spills, shared_bytes = (max(column) for column in zip(*binaries, strict=True))
         facts = {
             "error": worst,
             "error_limit": limit,
