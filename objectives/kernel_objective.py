@@ -69,14 +69,13 @@ class KernelObjective:
         return measurement.median_ms
 
     def _store(self, trial: optuna.Trial, configuration: Configuration, measurement: Measurement) -> None:
-        # The measurement first: a worker that is killed between two writes has lost nothing that cannot be derived.
-        trial.set_user_attr(MEASUREMENT_ATTRIBUTE, measurement_json(measurement))
-        trial.set_user_attr(STATUS_ATTRIBUTE, measurement.status)
         trial.set_constraint(CONSTRAINT, 0.0 if measurement.ok else 1.0)
-        if measurement.median_ms is not None:
-            default_ms = self._find_default_ms(trial, configuration, measurement)
-            if default_ms is not None:
-                trial.set_user_attr(SPEEDUP_ATTRIBUTE, round(default_ms / measurement.median_ms, 4))
+        trial.set_user_attr(STATUS_ATTRIBUTE, measurement.status)
+        default_ms = self._find_default_ms(trial, configuration, measurement)
+        if default_ms is not None and measurement.median_ms is not None:
+            trial.set_user_attr(SPEEDUP_ATTRIBUTE, round(default_ms / measurement.median_ms, 4))
+        # Last: where it is, all is; a worker that is killed before the trial is told loses nothing (`workers`).
+        trial.set_user_attr(MEASUREMENT_ATTRIBUTE, measurement_json(measurement))
 
     def _find_default_ms(
         self, trial: optuna.Trial, configuration: Configuration, measurement: Measurement

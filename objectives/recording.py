@@ -178,9 +178,10 @@ def read_recording(path: Path | str, space_path: Path | str | None = None) -> Re
     file = Path(path)
     data = _load_json(file)
     results, metadata = data.get("results"), data.get("metadata") or {}
-    if not isinstance(results, list) or not isinstance(metadata, dict) or not results:
+    ours = isinstance(metadata, dict) and "space" in metadata
+    # Only one of ours may be empty: a recording that was interrupted at once.
+    if not isinstance(results, list) or not isinstance(metadata, dict) or not (results or ours):
         raise RecordingError(f"{file.name} must be a T4 file with metadata and results; it is something else")
-    ours = "space" in metadata
     if not ours and space_path is None:
         raise RecordingError(f"{file.name} does not hold its space: give the T1 file that describes it as well")
     try:

@@ -94,6 +94,11 @@ def test_equal_recordings_make_equal_bytes_in_whatever_order(tmp_path: Path) -> 
     assert one.digest() == other.digest()
 
 
+def test_a_recording_that_was_interrupted_at_once_is_read(tmp_path: Path) -> None:
+    write_recording(tmp_path / "r.json.gz", recording(results=()))
+    assert read_recording(tmp_path / "r.json.gz") == recording(results=())
+
+
 def test_samples_keep_four_digits_and_medians_five(tmp_path: Path) -> None:
     exact = Measurement("ok", median_ms=1.23456789, samples=(1.23456789, 0.000123456789))
     configuration = {"BLOCK": 64, "fast": True, "mode": "a"}

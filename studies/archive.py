@@ -1,0 +1,166 @@
+"""The archive: the Optuna storage in which studies live, opened with clear errors and without showing passwords.
+
+Exceptions: ``ValueError`` <- `ArchiveError`.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy
+from optuna.exceptions import ExperimentalWarning, StorageInternalError
+from optuna.storages import RDBStorage
+from sqlalchemy.engine import URL, make_url
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import optuna
+    from optuna.trial import FrozenTrial
+
+_EXAMPLES = "sqlite:///tuning.db or postgresql://user@host/database"
+# Optuna's tables name studies with at most 512 characters.
+_MOST_NAME = 512
+# The extras install psycopg 3 and PyMySQL; a URL without a driver would look for older ones.
+_DRIVERS = {"postgresql": "postgresql+psycopg", "postgres": "postgresql+psycopg", "mysql": "mysql+pymysql"}
+_EXTRAS = {"postgresql": "postgres", "mysql": "mysql"}
+# Several processes on one SQLite file wait for each other; with 0.2 s four of them raised 121 errors in 400 trials.
+_SQLITE_TIMEOUT_S = 60
+# Two processes made the same table or the same first row (PostgreSQL: duplicate key), or changed the journal's mode.
+_MEETINGS = ("already exists", "UNIQUE constraint", "duplicate key", "Duplicate entry", "database is locked")
+_HEARTBEAT_S = 30
+_GRACE_S = 120
+
+
+class ArchiveError(ValueError):
+    """A storage that cannot be used; the message says what is allowed and holds no password."""
+
+
+def open_storage(url: str, *, on_stale: Callable[[optuna.Study, FrozenTrial], None] | None = None) -> RDBStorage:
+    """The storage at a SQLAlchemy URL, created if it does not exist.
+
+    SQLite files are put in write-ahead mode, in which a trial costs 19 ms instead of 39 ms and readers never wait;
+    they must not lie on a network file system. Running trials send heartbeats, so that those of a dead host are found.
+
+    Args:
+        url: E.g. ``sqlite:///tuning.db``.
+        on_stale: Called with each trial whose host went silent, after Optuna has failed it.
+
+    Raises:
+        ArchiveError: The URL is malformed, its driver is not installed, or the database cannot be written.
+    """
+    parsed = _parse(url)
+    options: dict[str, Any] = {}
+    if parsed.get_backend_name() == "sqlite":
+        options["connect_args"] = {"timeout": _SQLITE_TIMEOUT_S}
+    for attempt in range(5):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats have been there since 2.6
+                storage = RDBStorage(
+                    parsed.render_as_string(hide_password=False),
+                    engine_kwargs=options,
+                    heartbeat_interval=_HEARTBEAT_S,
+                    grace_period=_GRACE_S,
+                    heartbeat_stale_trial_callback=on_stale,
+                )
+            _prepare(storage, parsed)
+        except ImportError as error:
+            raise ArchiveError(_missing_driver(parsed, error)) from None
+        except (SQLAlchemyError, StorageInternalError) as error:
+            # Processes that create one database at once meet at its tables: the slower ones look again.
+            if attempt < 4 and any(words in str(error) for words in _MEETINGS):
+                time.sleep(0.2 * (attempt + 1))
+                continue
+            raise ArchiveError(f"cannot use storage {shown(parsed)}: {_reason(error, parsed)}") from None
+        except (RuntimeError, ValueError) as error:
+            # Another Optuna's schema, or a URL that only its driver can judge.
+            raise ArchiveError(f"cannot use storage {shown(parsed)}: {_reason(error, parsed)}") from None
+        else:
+            return storage
+    raise AssertionError("unreachable")
+
+
+def shown(url: str | URL) -> str:
+    """The URL as it may be printed: no password, no query (drivers take passwords there, too)."""
+    parsed = _parse(url) if isinstance(url, str) else url
+    return parsed.set(query={}).render_as_string(hide_password=True)
+
+
+def study_name(kernel: str, problem: str, device: str, digest: str, *suffixes: str) -> str:
+    """E.g. ``matmul/M4096-N4096-K4096-fp16/NVIDIA-H200/1f3a9c2e``: readable, and unique by the space's digest.
+
+    Args:
+        kernel: Name of the kernel.
+        problem: Name of the problem; empty if unknown.
+        device: Name of the device; empty if unknown.
+        digest: The space's digest.
+        suffixes: What else keeps the study apart, e.g. ``replay-9d1c33aa``; empty ones do not count.
+
+    Raises:
+        ArchiveError: The name is longer than Optuna's 512 characters.
+    """
+    parts = [kernel, problem or "any-problem", device or "unknown-device", digest, *filter(None, suffixes)]
+    name = "/".join(re.sub(r"[\s/]+", "-", part) for part in parts)
+    if len(name) > _MOST_NAME:
+        raise ArchiveError(f"a study's name must have at most {_MOST_NAME} characters, got {len(name)}: {name:.60}…")
+    return name
+
+
+def _parse(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+        return parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))
+    except (SQLAlchemyError, ValueError):
+        # A text with an @ may hold a password.
+        got = f"{url.partition(':')[0]}:…" if "@" in url else repr(url)
+        raise ArchiveError(f"storage must be a database URL such as {_EXAMPLES}, got {got}") from None
+
+
+def _prepare(storage: RDBStorage, url: URL) -> None:
+    """SQLite: write-ahead mode, whole transactions, and a write that changes nothing, so that read-only files show now.
+
+    Python's driver begins a transaction at the first write, not at the first read: two workers both read that a trial
+    waits, and both run it (Optuna's issue 4621). ``BEGIN IMMEDIATE`` makes the second wait for the first.
+    """
+    if url.get_backend_name() != "sqlite" or url.database in (None, "", ":memory:"):
+        return
+
+    @sqlalchemy.event.listens_for(storage.engine, "connect")
+    def _set_modes(connection: Any, _: Any) -> None:
+        connection.isolation_level = None
+        connection.execute("PRAGMA journal_mode=WAL")
+        # Safe when a process is killed; only a power cut may lose the last commits (sqlite.org/pragma.html).
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    @sqlalchemy.event.listens_for(storage.engine, "begin")
+    def _begin(connection: sqlalchemy.Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    storage.engine.dispose()  # connections from before the modes
+    with storage.engine.begin() as connection:
+        connection.exec_driver_sql("UPDATE version_info SET version_info_id = version_info_id")
+
+
+def _missing_driver(url: URL, error: ImportError) -> str:
+    backend = url.get_backend_name()
+    if backend in _EXTRAS:
+        return f"storage {shown(url)} needs a driver: pip install 'optuna-llm-sampler[{_EXTRAS[backend]}]'"
+    name = getattr(error.__cause__, "name", None) or error.name or "its driver"
+    return f"storage {shown(url)} needs {name}, which is not installed; sqlite:///tuning.db needs nothing"
+
+
+def _reason(error: Exception, url: URL) -> str:
+    """The first line of what the driver said, without the password."""
+    cause: BaseException = error.__cause__ if isinstance(error, StorageInternalError) and error.__cause__ else error
+    text = str(cause.orig) if isinstance(cause, DBAPIError) and cause.orig is not None else str(cause)
+    line = text.strip().splitlines()[0] if text.strip() else type(cause).__name__
+    for secret in (str(url.password or ""), *(str(value) for value in url.query.values())):
+        line = line.replace(secret, "***") if secret else line
+    if url.get_backend_name() == "sqlite":
+        line += "; it must be a SQLite file, or a new name, in a folder that can be written"
+    return line

@@ -1,0 +1,61 @@
+"""Samplers by name, each wrapped so that it never proposes a configuration twice or a restricted one."""
+
+from __future__ import annotations
+
+import importlib.util
+import warnings
+
+import optuna
+from optuna.samplers import BaseSampler
+
+SAMPLERS = ("llm", "tpe", "random", "nsgaii", "gp")
+
+
+class SamplerError(ValueError):
+    """A sampler that does not exist or cannot be used here; the message says the remedy."""
+
+
+def make_sampler(
+    name: str, *, seed: int | None = None, model: str | None = None, base_url: str | None = None
+) -> BaseSampler:
+    """The sampler of that name, for studies that have a task.
+
+    Args:
+        name: One of `SAMPLERS`.
+        seed: Makes a study repeatable; None draws one.
+        model: The LLM, for ``llm``; None for the environment's.
+        base_url: Its endpoint, for ``llm``; None for the environment's.
+
+    Raises:
+        SamplerError: There is none of that name, it has no LLM to configure, or it lacks packages.
+    """
+    if name not in SAMPLERS:
+        raise SamplerError(f"sampler must be one of {', '.join(SAMPLERS)}, got {name!r}")
+    if base_url is not None and not base_url.startswith(("http://", "https://")):
+        raise SamplerError(
+            f"base URL must begin with http:// or https://, got {base_url.partition('@')[2] or base_url!r}"
+        )
+    if name == "llm":
+        from llm_sampler import LLMSampler
+
+        return LLMSampler(model=model, base_url=base_url, seed=seed)
+    if model is not None or base_url is not None:
+        raise SamplerError(f"a model or base URL is for sampler llm, and the sampler is {name}: leave one of them out")
+    from llm_sampler import DistinctSampler
+
+    return DistinctSampler(_base_sampler(name, seed), seed=seed)
+
+
+def _base_sampler(name: str, seed: int | None) -> BaseSampler:
+    if name == "tpe":
+        return optuna.samplers.TPESampler(seed=seed)
+    if name == "random":
+        return optuna.samplers.RandomSampler(seed=seed)
+    if name == "nsgaii":
+        return optuna.samplers.NSGAIISampler(seed=seed)
+    # Without these it would fail only after its ten random trials.
+    if missing := [package for package in ("torch", "scipy") if importlib.util.find_spec(package) is None]:
+        raise SamplerError(f"sampler gp needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return optuna.samplers.GPSampler(seed=seed)
