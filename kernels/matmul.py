@@ -88,7 +88,7 @@ def matmul_pointer(  # type: ignore[no-untyped-def]
 def matmul_descriptor(  # type: ignore[no-untyped-def]
     a_desc,  # [M, K] in blocks [BLOCK_M, BLOCK_K]
     b_desc,  # [K, N] in blocks [BLOCK_K, BLOCK_N]
-    c_desc,  # [M, N] in blocks [BLOCK_M, BLOCK_N]
+    c_desc,  # [M, N] in blocks [BLOCK_M, BLOCK_N / EPILOGUE_PARTS]
     M,
     N,
     K,
@@ -96,10 +96,11 @@ def matmul_descriptor(  # type: ignore[no-untyped-def]
     BLOCK_N: tl.constexpr,
     BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr,
+    EPILOGUE_PARTS: tl.constexpr,
     PROGRAMS: tl.constexpr,
     FLATTEN: tl.constexpr,
 ):
-    """One program a multiprocessor computes every PROGRAMS-th tile; the copy engine (TMA) moves the blocks."""
+    """One program computes every PROGRAMS-th tile; the copy engine (TMA) moves the blocks."""
     tiles = tl.cdiv(M, BLOCK_M) * tl.cdiv(N, BLOCK_N)
     for tile in tl.range(tl.program_id(0), tiles, PROGRAMS, flatten=FLATTEN):
         row, column = tile_origin(tile, M, N, BLOCK_M, BLOCK_N, GROUP_M)
@@ -109,7 +110,13 @@ def matmul_descriptor(  # type: ignore[no-untyped-def]
             a = a_desc.load([row, step * BLOCK_K])
             b = b_desc.load([step * BLOCK_K, column])
             accumulator = tl.dot(a, b, accumulator)
-        c_desc.store([row, column], accumulator.to(c_desc.dtype))
+        if EPILOGUE_PARTS == 1:
+            c_desc.store([row, column], accumulator.to(c_desc.dtype))
+        else:
+            halves = tl.permute(tl.reshape(accumulator, (BLOCK_M, 2, BLOCK_N // 2)), (0, 2, 1))
+            left, right = tl.split(halves)
+            c_desc.store([row, column], left.to(c_desc.dtype))
+            c_desc.store([row, column + BLOCK_N // 2], right.to(c_desc.dtype))
 
 
 def launch(inputs: Inputs, output: torch.Tensor, configuration: Configuration) -> None:
@@ -141,15 +148,19 @@ def launch(inputs: Inputs, output: torch.Tensor, configuration: Configuration) -
                 f"variant {configuration['variant']} needs contiguous rows that start at multiples of 16 bytes, "
                 f"got shape {shape} with strides {tensor.stride()}; use variant pointer"
             )
-    programs = multiprocessors()
-    matmul_descriptor[(min(programs, tiles),)](
+    # As few programs as need no more rounds than one a multiprocessor: 512 tiles on 132 take four rounds of 128.
+    rounds = -(-tiles // multiprocessors())
+    programs = -(-tiles // rounds)
+    parts = int(configuration["EPILOGUE_PARTS"])
+    matmul_descriptor[(programs,)](
         TensorDescriptor.from_tensor(a, [block_m, block_k]),
         TensorDescriptor.from_tensor(b, [block_k, block_n]),
-        TensorDescriptor.from_tensor(output, [block_m, block_n]),
+        TensorDescriptor.from_tensor(output, [block_m, block_n // parts]),
         m,
         n,
         k,
         **blocks,
+        EPILOGUE_PARTS=parts,
         PROGRAMS=programs,
         FLATTEN=configuration["variant"] == "descriptor_flat",
         **options,
@@ -187,40 +198,48 @@ SPEC = KernelSpec(
     name="matmul",
     title="Matrix product C = A B, fp16 or bf16 with fp32 accumulation",
     description=(
-        "Variant pointer computes one tile of C per program through pointers. Variant descriptor is persistent (one "
-        "program a multiprocessor) and moves blocks with tensor descriptors (TMA, compute capability 9.0 or later); "
-        "descriptor_flat is the same with the loops over tiles and over K flattened into one, so that the loads of "
-        "the next tile overlap the end of this one."
+        "Variant pointer computes one tile of C per program through pointers. Variant descriptor is persistent (at "
+        "most one program a multiprocessor) and moves blocks with tensor descriptors (TMA, compute capability 9.0 or "
+        "later); descriptor_flat is the same with the loops over tiles and over K flattened into one, so that the "
+        "loads of the next tile overlap the end of this one."
     ),
     size_names=("M", "N", "K"),
     parameters=(
         Parameter("BLOCK_M", (16, 32, 64, 128, 256), "rows of C per tile"),
         Parameter("BLOCK_N", (32, 64, 128, 256), "columns of C per tile"),
         Parameter("BLOCK_K", (32, 64, 128, 256), "elements of K per step of the inner loop"),
-        Parameter("GROUP_M", (1, 8), "tile rows that are visited together, for reuse in L2"),
+        Parameter("GROUP_M", (8, 16), "tile rows that are visited together, for reuse in L2"),
         Parameter("num_warps", (2, 4, 8), "warps per program; 4 make a warpgroup"),
         Parameter("num_stages", (2, 3, 4, 5, 6), "steps of the inner loop whose loads are in flight"),
+        Parameter("EPILOGUE_PARTS", (1, 2), "parts in which descriptor variants store a tile of C; 1 for pointer"),
         Parameter("variant", ("pointer", "descriptor", "descriptor_flat"), "pointers, or persistent with TMA"),
     ),
     restrictions=(
         # the copy engine
         "variant == 'pointer' or capability >= 90",
         "variant == 'pointer' or (N * element_bytes % 16 == 0 and K * element_bytes % 16 == 0)",
-        # accumulators: at most 128 of a thread's 255 registers; at least one 16x8 fragment of C per warp
+        # accumulators: at most 128 of a thread's 255 registers; at least one 16x8 fragment of C per warp; wgmma, which
+        # computes 64 rows, needs four warps
         "BLOCK_M * BLOCK_N <= 128 * 32 * num_warps",
         "BLOCK_M * BLOCK_N >= 128 * num_warps",
+        "num_warps >= 4 or BLOCK_M < 64",
         # blocks in flight (one less where mma instead of wgmma reads them from registers), and, for descriptors, the
-        # block of C that is stored and a barrier per stage: exactly what Triton 3.6 and 3.9 allocate
+        # part of C that is stored and a barrier per stage: what Triton 3.6 and 3.9 allocate, but for a few small
+        # pipelines whose scratch for splitting C is larger
         "(BLOCK_M + BLOCK_N) * BLOCK_K * element_bytes"
         " * (num_stages if BLOCK_M >= 64 and num_warps >= 4 and capability >= 90 else num_stages - 1)"
-        " + (0 if variant == 'pointer' else BLOCK_M * BLOCK_N * element_bytes + 8 * num_stages) <= shared_bytes",
-        # small tiles only where large ones would leave multiprocessors idle
-        "BLOCK_M * BLOCK_N >= 4096 or M * N <= 4 * 4096 * multiprocessors",
-        # blocks far larger than the problem, and groups larger than the grid (which equal any other such group)
+        " + (0 if variant == 'pointer' else BLOCK_M * BLOCK_N * element_bytes // EPILOGUE_PARTS + 8 * num_stages)"
+        " <= shared_bytes",
+        # small tiles, and long steps along K, only where large tiles would leave multiprocessors idle
+        "min(BLOCK_M, BLOCK_N) >= 64 or M * N <= 4 * 4096 * multiprocessors",
+        "BLOCK_K <= 128 or BLOCK_M < 64",
+        # blocks far larger than the problem
         "BLOCK_M <= 64 or BLOCK_M < 2 * M",
         "BLOCK_N <= 64 or BLOCK_N < 2 * N",
         "BLOCK_K <= 64 or BLOCK_K < 2 * K",
+        # choices that change nothing: a group larger than the grid, parts where nothing is stored by descriptor
         "GROUP_M == 8 or BLOCK_M < M",
+        "EPILOGUE_PARTS == 1 or variant != 'pointer'",
     ),
     defaults=(
         {
@@ -230,6 +249,7 @@ SPEC = KernelSpec(
             "GROUP_M": 8,
             "num_warps": 4,
             "num_stages": 3,
+            "EPILOGUE_PARTS": 1,
             "variant": "pointer",
         },
     ),

@@ -15,9 +15,11 @@ from llm_sampler.kernels import H200, find_kernel
 pytest.importorskip("triton", reason="runs the kernels in Triton's interpreter: pip install -e '.[test]'")
 
 
-def matmul(problem: str, variant: str, block: tuple[int, int, int], layout: str = "", group: int = 8) -> dict[str, Any]:
+def matmul(
+    problem: str, variant: str, block: tuple[int, int, int], layout: str = "", group: int = 8, parts: int = 1
+) -> dict[str, Any]:
     sizes = dict(zip(("BLOCK_M", "BLOCK_N", "BLOCK_K"), block, strict=True))
-    options = {"GROUP_M": group, "num_warps": 4, "num_stages": 3, "variant": variant}
+    options = {"GROUP_M": group, "num_warps": 4, "num_stages": 3, "EPILOGUE_PARTS": parts, "variant": variant}
     return {"kernel": "matmul", "problem": problem, "layout": layout, "configuration": {**sizes, **options}}
 
 
@@ -44,8 +46,9 @@ CASES = [
     matmul("150x140x97", "pointer", (128, 64, 32), layout="transposed"),
     matmul("65x33x100", "pointer", (32, 64, 64), layout="strided"),
     *(
-        matmul(problem, variant, block, group=group)
+        matmul(problem, variant, block, group=group, parts=parts)
         for variant in ("descriptor", "descriptor_flat")
+        for parts in (1, 2)
         for problem, block, group in (
             ("100x136x72", (64, 64, 32), 8),
             ("70x200x136", (32, 64, 64), 8),
