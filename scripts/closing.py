@@ -1,0 +1,149 @@
+"""What `llm-sampler tune` shows at the end: times side by side, the winner, failures, who did the work, what next."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Mapping
+
+from rich.console import Console
+from rich.table import Table
+
+from llm_sampler.scripts.setup import Setup
+from llm_sampler.space import Configuration
+from llm_sampler.studies.records import TrialRecord
+from llm_sampler.studies.result import TuneResult, reference_speedup
+
+_STOPPED = {
+    "target": "the target speedup is reached",
+    "trials": "the study has its trials",
+    "time": "the time is over",
+    "exhausted": "every allowed configuration is measured",
+    "interrupted": "interrupted; the same command goes on from here",
+}
+_HOW_TO_GIVE_A_KEY = (
+    "To ask an LLM, set OPENAI_API_KEY and LLM_SAMPLER_MODEL, or point --base-url and --model at any "
+    "OpenAI-compatible endpoint."
+)
+# Above so many FLOPs a byte every GPU of today is bound by arithmetic; below, by memory.
+_ARITHMETIC_INTENSITY = 50
+
+
+def print_result(console: Console, setup: Setup, result: TuneResult, *, sampler: str) -> None:
+    """Everything but what to run next."""
+    say: Callable[[str], None] = lambda text: console.print(text, markup=False)  # noqa: E731
+    say(f"\nStopped after {result.measured} trials ({result.seconds:.1f} s in this run): {_STOPPED[result.stopped]}.")
+    if result.best is None:
+        say(f"No configuration has a time yet. {_failures(result.failures)}")
+        return
+    console.print(_times(setup, result))
+    say(f"\nBest, trial {result.best.number}{_by(result.best)}:")
+    for name, value in result.best.configuration.items():
+        say(f"  {name} = {value}")
+    say("\nTop five:" if len(result.top) == 5 else "\nAll with a time:")
+    for rank, record in enumerate(result.top, 1):
+        say(f"  {rank}. {record.median_ms:.4g} ms  trial {record.number}{_by(record)}  {_short(record.configuration)}")
+    say("")
+    if result.failures or result.lost:
+        say(_failures(result.failures) + (f" Lost with their process: {result.lost}." if result.lost else ""))
+    say(_proposers(result, sampler))
+    if setup.recording is not None and setup.recording.best is not None:
+        optimum_ms = setup.recording.best.measurement.median_ms
+        if optimum_ms is not None and result.best.median_ms is not None:
+            above = 100 * (result.best.median_ms / optimum_ms - 1)
+            distance = (
+                "the best found is the recorded optimum" if above == 0 else f"the best found is {above:.1f} % above"
+            )
+            say(
+                f"Recorded optimum of {len(setup.recording.results):,} configurations: {optimum_ms:.4g} ms; {distance}."
+            )
+
+
+def print_next(console: Console, setup: Setup, result: TuneResult, *, storage: str, arguments: list[str]) -> None:
+    """What to run next.
+
+    Args:
+        console: Where to.
+        setup: What was tuned.
+        result: What came of it.
+        storage: The database's URL as it may be shown.
+        arguments: The options that name this study, without limits.
+    """
+    command = shlex.join(["llm-sampler", "tune", *arguments])
+    lines = [("go on", f"{command} --trials {2 * max(result.measured, 30)}")]
+    if result.stopped == "exhausted":
+        lines = []
+    if setup.recording is not None and setup.spec is not None and setup.problem is not None:
+        live = f"llm-sampler tune {setup.name} --problem {setup.problem.short}"
+        lines.append(("measure live on an NVIDIA GPU", f"pip install 'optuna-llm-sampler[gpu]' && {live}"))
+    dashboard = f"pip install 'optuna-llm-sampler[dashboard]' && optuna-dashboard {shlex.quote(storage)}"
+    lines.append(("watch in a browser", dashboard))
+    lines.append(("see what else there is", "llm-sampler kernels"))
+    console.print("\nNext:", markup=False)
+    width = max(len(what) for what, _ in lines)
+    for what, how in lines:
+        console.print(f"  {what:<{width}}  {how}", markup=False)
+
+
+def _times(setup: Setup, result: TuneResult) -> Table:
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    for name, justify in (
+        ("", "left"),
+        ("time", "right"),
+        ("rate", "right"),
+        ("vs default", "right"),
+        ("vs PyTorch", "right"),
+    ):
+        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    default_ms = result.baseline.median_ms if result.baseline else None
+    rows: list[tuple[str, float | None, TrialRecord | None]] = [
+        ("default", default_ms, result.baseline),
+        ("PyTorch", result.reference_ms, None),
+        ("best", result.best.median_ms if result.best else None, result.best),
+    ]
+    for name, time_ms, record in rows:
+        if time_ms is None:
+            missing = "not measured" if name == "default" else "no reference"
+            table.add_row(name, missing, "", "", "")
+            continue
+        versus_default = f"{default_ms / time_ms:.2f}x" if default_ms else ""
+        versus_torch = reference_speedup(record, result.reference_ms) if record else 1.0
+        torch_text = f"{versus_torch:.2f}x" if versus_torch else ""
+        table.add_row(name, f"{time_ms:.4g} ms", _rate(setup, time_ms), versus_default, torch_text)
+    return table
+
+
+def _rate(setup: Setup, time_ms: float) -> str:
+    if setup.spec is None or setup.problem is None:
+        return ""
+    cost = setup.spec.cost(setup.problem)
+    if cost.flops > _ARITHMETIC_INTENSITY * cost.traffic_bytes:
+        return f"{cost.flops / time_ms / 1e9:.0f} TFLOP/s"
+    return f"{cost.traffic_bytes / time_ms / 1e9:.2f} TB/s"
+
+
+def _failures(failures: Mapping[str, int]) -> str:
+    if not failures:
+        return "No configuration failed."
+    kinds = ", ".join(f"{status} {count}" for status, count in sorted(failures.items(), key=lambda item: -item[1]))
+    return f"Failed: {sum(failures.values())} ({kinds})."
+
+
+def _proposers(result: TuneResult, sampler: str) -> str:
+    """Who did the work; in a plain sentence, and with the remedy, where no LLM did."""
+    ordered = sorted(result.proposers.items(), key=lambda item: (-item[1], item[0]))
+    text = f"Proposed by: {', '.join(f'{name or sampler} {count}' for name, count in ordered)}."
+    if result.llm_calls:
+        text += f" LLM: {result.llm_calls} calls, {result.llm_tokens:,} tokens."
+    for reason, count in sorted(result.fallbacks.items(), key=lambda item: -item[1])[:3]:
+        text += f"\nTPE stood in for the LLM {count} times: {reason}"
+    if sampler == "llm" and not result.proposers.get("llm"):
+        text += f"\nNo proposal of an LLM was measured: TPE did the work. {_HOW_TO_GIVE_A_KEY}"
+    return text
+
+
+def _by(record: TrialRecord) -> str:
+    return f" (by {record.proposed_by})" if record.proposed_by else ""
+
+
+def _short(configuration: Configuration) -> str:
+    return " ".join(f"{name}={value}" for name, value in configuration.items())

@@ -1,0 +1,135 @@
+"""`llm-sampler tune`: tune a kernel, live on a GPU or on a recording of one."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+if TYPE_CHECKING:
+    from llm_sampler.scripts.setup import Setup
+
+DEFAULT_TRIALS = 60
+DEFAULT_STORAGE = "sqlite:///llm-sampler.db"
+
+
+def tune(
+    kernel: Annotated[str, typer.Argument(help="Name of the kernel: see `llm-sampler kernels`.")],
+    problem: Annotated[
+        str | None, typer.Option(metavar="SIZES", help="E.g. 4096x4096x4096 or 4096x4096x4096-bf16.")
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help=f"Trials in the study, earlier runs included. [default: {DEFAULT_TRIALS}]"
+        ),
+    ] = None,
+    timeout: Annotated[
+        float | None, typer.Option(min=1e-3, metavar="SECONDS", help="Stop after so long; alone, the only limit.")
+    ] = None,
+    target_speedup: Annotated[
+        float | None,
+        typer.Option(
+            min=1e-3, metavar="X", help="Stop when X times as fast as PyTorch (without a reference: as the default)."
+        ),
+    ] = None,
+    storage: Annotated[str, typer.Option(metavar="URL", help="Database that keeps the study.")] = DEFAULT_STORAGE,
+    study: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Keep this study apart from others of the same kernel.")
+    ] = None,
+    replay: Annotated[
+        str | None,
+        typer.Option(metavar="RECORDING", help="Replay a T4 file, or `shipped`: the package's; default without a GPU."),
+    ] = None,
+    space: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="T1 file of a replayed T4 file that does not hold its space.")
+    ] = None,
+    sampler: Annotated[str, typer.Option(metavar="NAME", help="llm, tpe, random, nsgaii or gp.")] = "llm",
+    model: Annotated[str | None, typer.Option(help="The LLM; else LLM_SAMPLER_MODEL.")] = None,
+    base_url: Annotated[
+        str | None, typer.Option(metavar="URL", help="OpenAI-compatible endpoint; else OPENAI_BASE_URL.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, max=2**32 - 1, help="Makes a run repeatable; each seed has its own study.")
+    ] = None,
+) -> None:
+    """Tune a kernel: live on this machine's GPU, or on recorded measurements where there is none.
+
+    The same command continues the same study: a run that was killed loses nothing.
+    """
+    from llm_sampler.scripts.closing import print_next, print_result
+    from llm_sampler.scripts.screen import Screen
+    from llm_sampler.scripts.setup import find_setup
+    from llm_sampler.studies.archive import open_storage, shown, study_name
+    from llm_sampler.studies.loop import Limits
+    from llm_sampler.studies.loop import tune as run
+    from llm_sampler.studies.samplers import make_sampler
+    from llm_sampler.studies.workers import requeue
+
+    console = Console(highlight=False, soft_wrap=True)
+    proposer = make_sampler(sampler, seed=seed, model=model, base_url=base_url)
+    limits = Limits(
+        trials=DEFAULT_TRIALS if trials is None and timeout is None else trials,
+        seconds=timeout,
+        target_speedup=target_speedup,
+    )
+    setup = find_setup(kernel, problem, replay, space)
+    with contextlib.closing(setup.evaluator):
+        archive = open_storage(storage, on_stale=requeue)
+        name = study_name(
+            setup.name,
+            setup.problem.name if setup.problem else "",
+            setup.evaluator.device,
+            setup.evaluator.space.digest(),
+            f"replay-{setup.recording.digest()}" if setup.recording else "",
+            *_suffixes(study, sampler, seed),
+        )
+        screen = Screen(console, setup, limits)
+        screen.begin(name, storage)
+        with screen.running():
+            result = run(
+                setup.evaluator,
+                setup.task,
+                storage=archive,
+                study_name=name,
+                sampler=proposer,
+                limits=limits,
+                observer=screen,
+            )
+    print_result(console, setup, result, sampler=sampler)
+    again = _arguments(kernel, setup, replay=replay, space=space, study=study, sampler=sampler, seed=seed)
+    if storage != DEFAULT_STORAGE:
+        again += ["--storage", shown(storage)]
+    print_next(console, setup, result, storage=shown(storage), arguments=again)
+
+
+def _suffixes(study: str | None, sampler: str, seed: int | None) -> tuple[str, ...]:
+    """A named study is that study; else another sampler or seed is another experiment."""
+    if study is not None:
+        return (study,)
+    return ("" if sampler == "llm" else sampler, "" if seed is None else f"seed-{seed}")
+
+
+def _arguments(
+    kernel: str,
+    setup: Setup,
+    *,
+    replay: str | None,
+    space: Path | None,
+    study: str | None,
+    sampler: str,
+    seed: int | None,
+) -> list[str]:
+    """The arguments that name this study again, without limits and without an LLM's address."""
+    named = {
+        "--problem": setup.problem.short if setup.problem else None,
+        "--replay": replay,
+        "--space": space,
+        "--study": study,
+        "--sampler": sampler if sampler != "llm" else None,
+        "--seed": seed,
+    }
+    return [kernel, *(text for name, value in named.items() if value is not None for text in (name, str(value)))]
