@@ -85,30 +85,29 @@ def print_next(console: Console, setup: Setup, result: TuneResult, *, storage: s
 
 
 def _times(setup: Setup, result: TuneResult) -> Table:
-    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
-    for name, justify in (
-        ("", "left"),
-        ("time", "right"),
-        ("rate", "right"),
-        ("vs default", "right"),
-        ("vs PyTorch", "right"),
-    ):
-        table.add_column(name, justify=justify, no_wrap=True)  # type: ignore[arg-type]
     default_ms = result.baseline.median_ms if result.baseline else None
-    rows: list[tuple[str, float | None, TrialRecord | None]] = [
-        ("default", default_ms, result.baseline),
-        ("PyTorch", result.reference_ms, None),
-        ("best", result.best.median_ms if result.best else None, result.best),
-    ]
+    reference_ms = result.reference_ms
+    rows: list[tuple[str, float | None, TrialRecord | None]] = []
+    if setup.evaluator.space.default is not None:
+        rows.append(("default", default_ms, result.baseline))
+    if reference_ms is not None:
+        rows.append(("PyTorch", reference_ms, None))
+    rows.append(("best", result.best.median_ms if result.best else None, result.best))
+    columns = ["", "time"]
+    columns += ["rate"] if setup.spec and setup.problem else []
+    columns += ["vs default"] if default_ms is not None else []
+    columns += ["vs PyTorch"] if reference_ms is not None else []
+    table = Table(box=None, pad_edge=False, padding=(0, 3, 0, 0), header_style="dim")
+    for column in columns:
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
     for name, time_ms, record in rows:
-        if time_ms is None:
-            missing = "not measured" if name == "default" else "no reference"
-            table.add_row(name, missing, "", "", "")
-            continue
-        versus_default = f"{default_ms / time_ms:.2f}x" if default_ms else ""
-        versus_torch = reference_speedup(record, result.reference_ms) if record else 1.0
-        torch_text = f"{versus_torch:.2f}x" if versus_torch else ""
-        table.add_row(name, f"{time_ms:.4g} ms", _rate(setup, time_ms), versus_default, torch_text)
+        cells = {"": name, "time": (record.status if record else "not measured")}
+        if time_ms is not None:
+            cells |= {"time": f"{time_ms:.4g} ms", "rate": _rate(setup, time_ms)}
+            cells["vs default"] = f"{default_ms / time_ms:.2f}x" if default_ms else ""
+            versus_torch = reference_speedup(record, reference_ms) if record else 1.0
+            cells["vs PyTorch"] = f"{versus_torch:.2f}x" if versus_torch else ""
+        table.add_row(*(cells.get(column, "") for column in columns))
     return table
 
 

@@ -104,6 +104,8 @@ def tune(
     if storage != DEFAULT_STORAGE:
         again += ["--storage", shown(storage)]
     print_next(console, setup, result, storage=shown(storage), arguments=again)
+    if result.stopped == "interrupted":
+        raise typer.Exit(130)
 
 
 def _suffixes(study: str | None, sampler: str, seed: int | None) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""kill -9 in the middle of ``llm-sampler tune``, and the same command again."""
+"""kill -9 and Ctrl-C in the middle of ``llm-sampler tune``, and the same command again."""
 
 from __future__ import annotations
 
@@ -40,14 +40,18 @@ def finished(database: Path) -> int:
         connection.close()
 
 
+def wait_for(enough: int, database: Path, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    while finished(database) < enough and process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.002)
+
+
 @pytest.mark.parametrize("sampler", ["tpe", "llm"])
 def test_a_killed_run_resumes_without_losing_or_repeating(package: Path, tmp_path: Path, sampler: str) -> None:
     database = tmp_path / "llm-sampler.db"
     for enough in (8, 20, 35):
         process = start(package, tmp_path, "--sampler", sampler)
-        deadline = time.monotonic() + 60
-        while finished(database) < enough and process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.002)
+        wait_for(enough, database, process)
         process.send_signal(signal.SIGKILL)
         _, err = process.communicate()
         assert process.returncode == -signal.SIGKILL, f"it ended before it was killed: {err.decode()}"
@@ -68,5 +72,22 @@ def test_a_killed_run_resumes_without_losing_or_repeating(package: Path, tmp_pat
     assert states[TrialState.FAIL] <= 3
     done = [str(sorted(t.params.items())) for t in trials if t.state != TrialState.FAIL]
     assert max(Counter(done).values()) == 1
-    for lost in (t for t in trials if t.state == TrialState.FAIL and len(t.params) == 7):
+    for lost in (t for t in trials if t.state == TrialState.FAIL and len(t.params) == 5):
         assert str(sorted(lost.params.items())) in done
+
+
+def test_ctrl_c_ends_with_the_result_so_far(package: Path, tmp_path: Path) -> None:
+    database = tmp_path / "llm-sampler.db"
+    process = start(package, tmp_path, "--sampler", "random")
+    wait_for(10, database, process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert process.returncode == 130, err.decode()
+    assert "interrupted; the same command goes on from here" in out.decode()
+    assert "Top five:" in out.decode()
+    assert err == b""
+    count = finished(database)
+    assert 10 <= count < TRIALS
+    connection = sqlite3.connect(database)
+    assert connection.execute("SELECT count(*) FROM trials").fetchone()[0] == count
+    connection.close()
