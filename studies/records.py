@@ -118,11 +118,13 @@ class TrialRecord:
 
 def _llm_calls(data: Any) -> tuple[LLMCall, ...]:
     """The calls that a trial's attribute lists; none where it holds something else."""
-    if not isinstance(data, list):
-        return ()
-    calls = [call for call in data if isinstance(call, dict)]
+    calls = [call for call in data if isinstance(call, dict)] if isinstance(data, list) else []
     return tuple(
-        LLMCall(int(call.get("tokens") or 0), float(call.get("seconds") or 0.0), str(call.get("error") or ""))
+        LLMCall(
+            tokens=int(call.get("prompt_tokens") or 0) + int(call.get("completion_tokens") or 0),
+            seconds=float(call.get("seconds") or 0.0),
+            error=str(call.get("error") or ""),
+        )
         for call in calls
     )
 

@@ -22,7 +22,7 @@ import optuna
 from optuna.exceptions import UpdateFinishedTrialError
 from optuna.trial import FrozenTrial, TrialState
 
-from llm_sampler.attributes import CLAIM, PREFIX
+from llm_sampler.attributes import CALLS, CLAIM, PREFIX
 from llm_sampler.space import Configuration, configuration_key
 from llm_sampler.studies.records import TrialRecord
 from llm_sampler.task import Task, read_task
@@ -129,8 +129,8 @@ def requeue(study: optuna.Study, trial: FrozenTrial) -> None:
     complete = task.space.allows(configuration) if task else bool(configuration)
     if not complete or REQUEUED_ATTRIBUTE in trial.user_attrs or _is_taken(study, configuration):
         return
-    # Who proposed it, and why.
-    inherited = {name: value for name, value in trial.user_attrs.items() if name.startswith(PREFIX)}
+    # Who proposed it, and why; not the calls that the lost trial paid for, which would count twice.
+    inherited = {name: value for name, value in trial.user_attrs.items() if name.startswith(PREFIX) and name != CALLS}
     study.enqueue_trial(configuration, user_attrs={**inherited, REQUEUED_ATTRIBUTE: trial.number})
 
 

@@ -18,7 +18,8 @@ def study(evaluator: ReplayEvaluator) -> optuna.Study:
     study = optuna.create_study()
     llm = {"llm_sampler:proposed_by": "llm", "llm_sampler:rationale": "wide"}
     study.enqueue_trial({"x": 2, "y": 2, "z": "a"}, user_attrs={"llm_sampler:proposed_by": "default"})
-    study.enqueue_trial({"x": 8, "y": 4, "z": "b"}, user_attrs=llm)
+    calls = [{"id": "1", "prompt_tokens": 900, "completion_tokens": 100, "seconds": 2.5}, {"id": "2", "error": "429"}]
+    study.enqueue_trial({"x": 8, "y": 4, "z": "b"}, user_attrs={**llm, "llm_sampler:calls": calls})
     study.enqueue_trial({"x": 1, "y": 0, "z": "b"}, user_attrs={"llm_sampler:fallback": "no key"})
     study.optimize(KernelObjective(evaluator), n_trials=3)
     study.enqueue_trial({"x": 3, "y": 0, "z": "b"})
@@ -29,6 +30,7 @@ def test_records_tell_what_trials_hold(study: optuna.Study) -> None:
     default, best, failed, queued = read_records(study)
     assert (default.number, default.status, default.median_ms, default.proposed_by) == (0, "ok", 12.0, "default")
     assert (best.speedup, best.proposed_by, best.rationale) == (12.0, "llm", "wide")
+    assert [(call.tokens, call.seconds, call.error) for call in best.llm_calls] == [(1000, 2.5, ""), (0, 0.0, "429")]
     assert best.measurement is not None
     assert best.measurement.samples == (1.0,)
     assert best.duration_s is not None
@@ -54,6 +56,7 @@ def test_a_result_adds_up_the_trials(study: optuna.Study, evaluator: ReplayEvalu
     assert result.failures == {"out_of_resources": 1}
     assert result.proposers == {"default": 1, "llm": 1, "user": 1}
     assert result.fallbacks == {"no key": 1}
+    assert (result.llm_calls, result.llm_tokens) == (2, 1000)
     assert [record.number for record in result.top] == [1, 0]
 
 

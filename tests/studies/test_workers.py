@@ -62,7 +62,14 @@ def register(study: optuna.Study, worker: Worker) -> None:
 
 
 def left_running(study: optuna.Study, owner: Worker | None = None, *, suggested: bool = True) -> int:
-    study.enqueue_trial(CONFIGURATION, user_attrs={"llm_sampler:proposed_by": "llm", "llm_sampler:rationale": "wide"})
+    study.enqueue_trial(
+        CONFIGURATION,
+        user_attrs={
+            "llm_sampler:proposed_by": "llm",
+            "llm_sampler:rationale": "wide",
+            "llm_sampler:calls": [{"id": 1}],
+        },
+    )
     trial = study.ask()
     if owner is not None:
         trial.set_user_attr(OWNER_ATTRIBUTE, owner.name)
@@ -88,6 +95,7 @@ def test_a_trial_of_a_dead_worker_fails_and_waits_again_once(
     assert again.user_attrs[REQUEUED_ATTRIBUTE] == number
     assert again.user_attrs["llm_sampler:proposed_by"] == "llm"
     assert again.user_attrs["llm_sampler:rationale"] == "wide"
+    assert "llm_sampler:calls" not in again.user_attrs  # they would count twice
     assert recover_orphans(study) == []
     study.ask()
     assert recover_orphans(study) == [1]
