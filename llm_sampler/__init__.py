@@ -9,18 +9,50 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from llm_sampler.distinct import DistinctSampler
-    from llm_sampler.sampler import LLMSampler
+    from llm_sampler.client import Answer, ChatError, ChatModel
+    from llm_sampler.distinct import DistinctSampler, SpaceExhaustedError
+    from llm_sampler.openai_chat import OpenAIChat
+    from llm_sampler.prompt import Briefing, build_prompt
+    from llm_sampler.sampler import LLMFallbackError, LLMSampler
+    from llm_sampler.space import Parameter, Space, SpaceError
     from llm_sampler.task import Task, read_task, write_task
 
 _HOMES = {
+    "Answer": "llm_sampler.client",
+    "Briefing": "llm_sampler.prompt",
+    "ChatError": "llm_sampler.client",
+    "ChatModel": "llm_sampler.client",
     "DistinctSampler": "llm_sampler.distinct",
+    "LLMFallbackError": "llm_sampler.sampler",
     "LLMSampler": "llm_sampler.sampler",
+    "OpenAIChat": "llm_sampler.openai_chat",
+    "Parameter": "llm_sampler.space",
+    "Space": "llm_sampler.space",
+    "SpaceError": "llm_sampler.space",
+    "SpaceExhaustedError": "llm_sampler.distinct",
     "Task": "llm_sampler.task",
+    "build_prompt": "llm_sampler.prompt",
     "read_task": "llm_sampler.task",
     "write_task": "llm_sampler.task",
 }
-__all__ = ["DistinctSampler", "LLMSampler", "Task", "read_task", "write_task"]
+__all__ = [
+    "Answer",
+    "Briefing",
+    "ChatError",
+    "ChatModel",
+    "DistinctSampler",
+    "LLMFallbackError",
+    "LLMSampler",
+    "OpenAIChat",
+    "Parameter",
+    "Space",
+    "SpaceError",
+    "SpaceExhaustedError",
+    "Task",
+    "build_prompt",
+    "read_task",
+    "write_task",
+]
 __version__ = "0.1.0"
 
 

@@ -37,6 +37,7 @@ MODEL = f"{PREFIX}model"
 USER = "user"
 LLM = "llm"
 LOCAL = "local"
+INDEPENDENT = "independent"
 DEFAULT = "default"
 ARCHIVE = "archive"
 

@@ -23,6 +23,7 @@ from llm_sampler.claim import take
 from llm_sampler.draw import joint_draw, reseed, seed_of
 from llm_sampler.free import Turn, find_free
 from llm_sampler.memory import Memories, StudyMemory, fixed_values
+from llm_sampler.notes import tag
 from llm_sampler.search_space import SearchSpace
 from llm_sampler.space import Space, SpaceError
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _logger = optuna.logging.get_logger("optuna.llm_sampler")
-_REDRAWS = 16
+_REDRAWS = 4
 
 
 class SpaceExhaustedError(optuna.TrialPruned):
@@ -66,8 +67,8 @@ class DistinctSampler(BaseSampler):
         restrictions: Expressions that must hold, beside those of ``space``; only with ``search_space``.
         seed: The draws of a trial follow from this and the trial's number, so that a study that is resumed does not
             repeat its stream. None: derived from the base sampler's own seed if it has one, else not reproducible.
-        redraws: How often a proposal is drawn again. On recorded spaces of 4,000 to 11,000 configurations TPE repeats
-            itself or breaks a restriction in up to half of its draws.
+        redraws: How often a proposal is drawn again. On four recorded spaces of 4,000 to 11,000 configurations (100
+            trials of TPE, 10 seeds each) 16 and 64 redraws found nothing better than 4 and took up to twice the time.
 
     Raises:
         SpaceError: A restriction cannot be used, or both spaces were given.
@@ -127,6 +128,15 @@ class DistinctSampler(BaseSampler):
         return self._memories.of(study)[0]
 
     @property
+    def base_name(self) -> str:
+        """What ``proposed_by`` calls the base sampler."""
+        return self._name
+
+    def fresh_base(self) -> BaseSampler:
+        """A copy of the base sampler that has served no study."""
+        return copy.deepcopy(self._base)
+
+    @property
     def lock(self) -> threading.RLock:
         """Held while a proposal is made."""
         return self._lock
@@ -162,11 +172,24 @@ class DistinctSampler(BaseSampler):
         return configuration
 
     def propose(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: Mapping[str, BaseDistribution]
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        search_space: Mapping[str, BaseDistribution],
+        *,
+        base: BaseSampler | None = None,
     ) -> dict[str, Any]:
-        """A free and allowed configuration, claimed for the trial; see ``sample_relative``."""
+        """A free and allowed configuration, claimed for the trial; see ``sample_relative``.
+
+        Args:
+            study: The study.
+            trial: The trial.
+            search_space: The parameters to give values to.
+            base: Another sampler to draw from, None for this one's own.
+        """
         with self._lock:
-            memory, base = self._memories.of(study)
+            memory, own = self._memories.of(study)
+            base = own if base is None else base
             memory.refresh(study, trial.number)
             if self._seed is not None:
                 reseed(base, self._seed, trial.number)
@@ -175,7 +198,7 @@ class DistinctSampler(BaseSampler):
             if space is None or any(name not in search_space and name not in fixed for name in space.sampled):
                 return joint_draw(base, study, trial, search_space)
             values = {**space.single_values, **{n: v for n, v in fixed.items() if n not in search_space}}
-            turn = Turn(study, trial, memory, space, base, search_space, values, self._rng(trial), self._redraws)
+            turn = Turn(study, trial, memory, space, base, search_space, values, self.rng(trial), self._redraws)
             found = find_free(turn)
             return self._without_free(turn) if found is None else found
 
@@ -232,8 +255,9 @@ class DistinctSampler(BaseSampler):
                         _logger.info(_exhausted_text(memory))
                         study.stop()
 
-    def _rng(self, trial: FrozenTrial) -> np.random.Generator:
-        return np.random.default_rng(None if self._seed is None else (self._seed, trial.number, 1))
+    def rng(self, trial: FrozenTrial, stream: int = 1) -> np.random.Generator:
+        """Randomness of one trial beside the base sampler's; ``stream`` tells uses apart."""
+        return np.random.default_rng(None if self._seed is None else (self._seed, trial.number, stream))
 
     def _is_exhausted(self, memory: StudyMemory) -> bool:
         free = memory.free_rows()
@@ -269,11 +293,6 @@ def declared_space(
         return None
     stated.check_restrictions()
     return stated
-
-
-def tag(study: optuna.Study, trial: FrozenTrial, name: str, value: Any) -> None:
-    """Set a user attribute of a running trial."""
-    study._storage.set_trial_user_attr(trial._trial_id, name, value)
 
 
 def _exhausted_text(memory: StudyMemory) -> str:

@@ -131,6 +131,21 @@ class SearchSpace:
             return codec.number(low) or 0.0 if number is None else number
         return float(rng.uniform(low, high)) if codec.size is None else float(rng.integers(codec.size))
 
+    def step_from(self, name: str, number: float, share: float) -> float:
+        """A number of one numeric parameter, a share of its width away (of its logarithm's where it is logarithmic)."""
+        codec, distribution = self._codecs[name], self.distributions[name]
+        low, high = codec.ends
+        value = codec.value(number)
+        if getattr(distribution, "log", False):
+            moved = math.exp(math.log(value) + share * math.log(high / low))
+        else:
+            moved = value + share * (high - low)
+        moved = min(max(moved, low), high)
+        if codec.size is None:
+            return float(moved)
+        step = getattr(distribution, "step", None) or 1
+        return float(min(round((moved - low) / step), codec.size - 1))
+
     def value(self, name: str, number: float) -> Any:
         """The value of one parameter from its number in a position."""
         return self._codecs[name].value(number)

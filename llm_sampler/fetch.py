@@ -1,0 +1,196 @@
+"""One call to a language model, from briefing to checked proposals; it touches no storage, so any thread may run it.
+
+Whatever a model raises becomes a record with an error. A call that does not return in time is abandoned: its thread
+ends whenever the model returns.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from llm_sampler.budget import CallRecord
+from llm_sampler.client import Answer, ChatModel, Message, UnreachableError, redact
+from llm_sampler.pairs import completed
+from llm_sampler.prompt import CHARACTERS_PER_TOKEN, Briefing, PromptBuilder, follow_up, reply_schema
+from llm_sampler.reply import Proposal, Rejection, Reply, read_reply
+
+_GRACE_S = 0.5
+_MOST_REASONS = 5
+_SHOWN_REASON = 200
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call that can be made.
+
+    Attributes:
+        id: Identifier.
+        kind: ``opening``, ``refinement`` or ``follow-up``.
+        messages: The conversation.
+        briefing: What it was made of.
+        wanted: How many proposals are asked for.
+    """
+
+    id: str
+    kind: str
+    messages: tuple[Message, ...]
+    briefing: Briefing
+    wanted: int
+
+    @property
+    def tokens(self) -> int:
+        """Estimate of the tokens that it will take, request and reply."""
+        characters = sum(len(message["content"]) for message in self.messages)
+        return characters // CHARACTERS_PER_TOKEN + 150 * self.wanted
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What came of a call.
+
+    Attributes:
+        record: For the study.
+        proposals: Checked, in order of merit.
+        follow_up: The call to make next, None if the reply was good enough or absent.
+        retry_after_s: When the server wants to be asked again, None if it does not say.
+        answered: Whether there was a reply, of whatever use.
+    """
+
+    record: CallRecord
+    proposals: tuple[Proposal, ...] = ()
+    follow_up: Call | None = None
+    retry_after_s: float | None = None
+    answered: bool = True
+
+
+def first_call(call: str, briefing: Briefing, builder: PromptBuilder) -> Call:
+    """The call for a batch."""
+    kind = "opening" if briefing.opening else "refinement"
+    return Call(call, kind, tuple(builder(briefing)), briefing, briefing.batch_size)
+
+
+def fetch(
+    model: ChatModel,
+    call: Call,
+    *,
+    timeout_s: float,
+    taken: Callable[[Mapping[str, Any]], str],
+) -> Batch:
+    """Make a call and check the reply.
+
+    Args:
+        model: The model.
+        call: The call.
+        timeout_s: Seconds it may take.
+        taken: Says why a configuration is not wanted, empty if it is.
+    """
+    start = time.monotonic()
+    schema = reply_schema(call.briefing)
+    record = CallRecord(call.id, call.kind, _name(model))
+    try:
+        answer = _in_time(lambda: model.complete(call.messages, schema=schema, timeout_s=timeout_s), timeout_s)
+    except Exception as error:  # noqa: BLE001 - whatever a provider raises becomes a fallback
+        reason = redact(str(error) or type(error).__name__)
+        failed = replace(record, error=reason, seconds=time.monotonic() - start)
+        return Batch(failed, retry_after_s=getattr(error, "retry_after_s", None), answered=False)
+    briefing = call.briefing
+    reply = read_reply(
+        answer.text, briefing.space, call=call.id, default=briefing.default, partial=briefing.partial, taken=taken
+    )
+    proposals = reply.proposals
+    if briefing.opening and not briefing.partial:
+        proposals = _with_pairs(call, proposals, taken)
+    return Batch(_record(record, answer, reply), proposals, _next_call(call, answer, reply))
+
+
+def _with_pairs(
+    call: Call, proposals: tuple[Proposal, ...], taken: Callable[[Mapping[str, Any]], str]
+) -> tuple[Proposal, ...]:
+    """The batch with the pairs of two-valued parameters that it lacks."""
+    batch = [proposal.configuration for proposal in proposals]
+    space = call.briefing.space
+    added = [
+        Proposal(
+            configuration,
+            rationale=f"completes the batch: no other member has {pair.text(space)}",
+            family="pairs",
+            call=call.id,
+            changes=(f"added by program: {pair.text(space)}",),
+        )
+        for configuration, pair in completed(
+            space, batch, most=max(1, call.wanted // 3), wanted=lambda candidate: not taken(candidate)
+        )
+    ]
+    return (*proposals, *added)
+
+
+def _record(record: CallRecord, answer: Answer, reply: Reply) -> CallRecord:
+    reasons = [rejection.reason[:_SHOWN_REASON] for rejection in reply.rejections]
+    return replace(
+        record,
+        model=answer.model or record.model,
+        prompt_tokens=answer.prompt_tokens or 0,
+        completion_tokens=answer.completion_tokens or (0 if answer.prompt_tokens else answer.tokens),
+        seconds=answer.seconds,
+        proposals=len(reply.proposals),
+        rejected=len(reply.rejections),
+        reasons=tuple(dict.fromkeys(reasons))[:_MOST_REASONS],
+        error="" if reply.proposals else _why_empty(answer, reply),
+    )
+
+
+def _why_empty(answer: Answer, reply: Reply) -> str:
+    if reply.rejections:
+        return f"all {len(reply.rejections)} proposals were rejected: {reply.rejections[0].reason[:_SHOWN_REASON]}"
+    cut = " (it was cut off at the limit of tokens)" if answer.finish == "length" else ""
+    return f"the reply holds no proposal{cut}"
+
+
+def _next_call(call: Call, answer: Answer, reply: Reply) -> Call | None:
+    """One follow-up where less than half of what the model proposed can be measured."""
+    if call.kind == "follow-up" or len(reply.proposals) > len(reply.rejections):
+        return None
+    if len(reply.proposals) == len(reply.rejections) and reply.proposals:
+        return None
+    missing = max(1, call.wanted - len(reply.proposals))
+    reasons = [_shown(rejection) for rejection in reply.rejections] or ["the reply held no JSON object with proposals"]
+    messages = follow_up(call.messages, answer.text[:8_000], reasons, missing)
+    return replace(call, id=f"{call.id}f", kind="follow-up", messages=tuple(messages), wanted=missing)
+
+
+def _shown(rejection: Rejection) -> str:
+    return f"{dict(rejection.configuration)!r:.300}: {rejection.reason[:_SHOWN_REASON]}"
+
+
+def _name(model: ChatModel) -> str:
+    try:
+        return str(model.name)
+    except Exception:  # noqa: BLE001 - a name is not worth a study
+        return type(model).__name__
+
+
+def _in_time(ask: Callable[[], Answer], timeout_s: float) -> Answer:
+    """The answer, or an error once the time is over: a server that sends a byte a second never times out by itself."""
+    outcome: list[Answer | BaseException] = []
+
+    def run() -> None:
+        try:
+            outcome.append(ask())
+        except BaseException as error:  # noqa: BLE001 - raised in the thread that asked
+            outcome.append(error)
+
+    thread = threading.Thread(target=run, name="llm-sampler-call", daemon=True)
+    thread.start()
+    thread.join(timeout_s + _GRACE_S)
+    if not outcome:
+        raise UnreachableError(f"no reply within {timeout_s:g} s")
+    answer = outcome[0]
+    if isinstance(answer, BaseException):
+        raise answer
+    if not isinstance(answer, Answer):
+        raise TypeError(f"a chat model must return an Answer, got {type(answer).__name__}")
+    return answer

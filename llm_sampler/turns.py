@@ -1,0 +1,247 @@
+"""`StudyTurns`: one study as an `LLMSampler` deals with it: whose turn a trial is, and what each source proposes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import optuna
+from optuna.distributions import BaseDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.trial import FrozenTrial
+
+from llm_sampler.advisor import Advisor, Settings
+from llm_sampler.attributes import DEFAULT, INDEPENDENT, LLM, LOCAL, PROPOSED_BY
+from llm_sampler.budget import CallRecord
+from llm_sampler.client import ChatModel
+from llm_sampler.distinct import DistinctSampler
+from llm_sampler.history import rows_of
+from llm_sampler.independent import FilteredSampler
+from llm_sampler.ledger import Ledger
+from llm_sampler.local import neighbours
+from llm_sampler.memory import StudyMemory, fixed_values
+from llm_sampler.notes import note_proposal, tag
+from llm_sampler.policy import MODEL_BASED, SOURCES, choose, shares
+from llm_sampler.prompt import Briefing
+from llm_sampler.reply import Proposal
+from llm_sampler.search_space import SearchSpace
+from llm_sampler.task import Task
+
+UNDER_WAY = "the reply is under way"
+UNKNOWN_SPACE = "the space is unknown until a trial has finished"
+_LOCAL_ORIGINS = 3
+# A batch, its follow-up, and another batch where all of the first was taken meanwhile.
+_MOST_CALLS_A_TURN = 3
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What came of the model's turn.
+
+    Attributes:
+        values: The proposal, None if there is none.
+        reason: Why there is none.
+        failed: Whether the model is to blame, rather than the moment.
+    """
+
+    values: dict[str, Any] | None
+    reason: str = ""
+    failed: bool = True
+
+
+class StudyTurns:
+    """What an `LLMSampler` knows and does about one study.
+
+    Args:
+        distinct: The fallback, which also knows what is taken.
+        model: The model, None if there is none.
+        settings: How it is asked.
+        task: What to tell the model, None for the study's own.
+
+    Attributes:
+        warned: Whether the user has been told that the model does not propose.
+    """
+
+    def __init__(
+        self, distinct: DistinctSampler, model: ChatModel | None, settings: Settings, task: Task | None
+    ) -> None:
+        self.warned = False
+        self._distinct = distinct
+        self._settings = settings
+        self._task = task
+        self._advisor = None if model is None else Advisor(model, settings)
+        self._ledger = Ledger()
+        self._sources = {LLM: LLM, LOCAL: LOCAL, INDEPENDENT: INDEPENDENT, distinct.base_name: MODEL_BASED}
+        self._random = RandomSampler()
+        self._independent: BaseSampler = FilteredSampler(distinct.fresh_base(), self._is_independent)
+        self._default_is_due = True
+
+    def conditional_space(self, study: optuna.Study) -> dict[str, BaseDistribution]:
+        """Parameters that a proposal may give where the space changes from trial to trial."""
+        with self._distinct.lock:
+            memory = self._distinct.memory(study)
+            if memory.space is not None:
+                return {}
+            return {n: d for n, d in memory.seen_distributions.items() if not d.single()}
+
+    def next_source(self, study: optuna.Study, trial: FrozenTrial, *, without_model: bool = False) -> str:
+        """Whose turn it is: the model's until its opening is measured, then the policy's choice."""
+        with self._distinct.lock:
+            memory = self._update(study, trial)
+            if not self._ledger.started and not (self._advisor and self._advisor.answered):
+                return MODEL_BASED if without_model else LLM
+            if not without_model and self._opening_is_queued():
+                return LLM
+            available = set(SOURCES) - ({LLM} if without_model else set())
+            if not self._ledger.best_positions(memory, 1):
+                available -= {LOCAL}
+            weights = shares(self._ledger.steps, llm_share=self._settings.llm_share)
+            draw = self._rng(trial, 2 + without_model).random()
+            return choose(weights, available, draw)
+
+    def _opening_is_queued(self) -> bool:
+        return bool(self._advisor and self._advisor.queue and self._advisor.is_opening)
+
+    def from_model(self, study: optuna.Study, trial: FrozenTrial, wanted: Mapping[str, BaseDistribution]) -> Turn:
+        """A proposal of the model, claimed and noted."""
+        advisor = self._advisor
+        assert advisor is not None
+        for _ in range(1 + _MOST_CALLS_A_TURN):
+            with self._distinct.lock:
+                memory = self._update(study, trial)
+                incumbent = next(iter(self._ledger.best_positions(memory, 1)), None)
+                advisor.collect(trial.number)
+                advisor.drop_stale(len(memory.finished), incumbent)
+                if (values := self._from_queue(memory, study, trial, wanted)) is not None:
+                    return Turn(values)
+                space = self._space(memory)
+                if space is None:
+                    return Turn(None, UNKNOWN_SPACE, failed=False)
+                opening = not self._ledger.started and not advisor.answered
+                briefing = functools.partial(self._briefing, study, memory, space, opening)
+                refusal = advisor.request(study, trial, briefing, functools.partial(_taken, memory, space), incumbent)
+                if refusal:
+                    return Turn(None, refusal)
+                if not self._settings.waits(opening=opening, healthy=advisor.breaker.healthy):
+                    return Turn(None, UNDER_WAY, failed=False)
+            advisor.wait()
+        return Turn(None, "all its proposals were taken meanwhile")
+
+    def from_other(
+        self, source: str, study: optuna.Study, trial: FrozenTrial, wanted: Mapping[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """A proposal of another source, claimed and noted."""
+        if source == LOCAL and (values := self._from_neighbours(study, trial, wanted)) is not None:
+            tag(study, trial, PROPOSED_BY, LOCAL)
+            return values
+        if source == INDEPENDENT:
+            return self._from_independent(study, trial, wanted)
+        return self.from_fallback(study, trial, wanted)
+
+    def from_fallback(
+        self, study: optuna.Study, trial: FrozenTrial, wanted: Mapping[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """A proposal of the fallback sampler, claimed and noted."""
+        if self._distinct.memory(study).space is None:
+            own = self._distinct.infer_relative_search_space(study, trial)
+            wanted = {name: distribution for name, distribution in wanted.items() if name in own}
+        return self._distinct.sample_relative(study, trial, dict(wanted))
+
+    def take_records(self) -> list[CallRecord]:
+        """Outcomes of calls that no trial has noted yet."""
+        with self._distinct.lock:
+            return [] if self._advisor is None else self._advisor.take_records()
+
+    def _update(self, study: optuna.Study, trial: FrozenTrial) -> StudyMemory:
+        memory = self._distinct.memory(study)
+        memory.refresh(study, trial.number)
+        self._ledger.update(memory, study.directions, self._sources)
+        return memory
+
+    def _space(self, memory: StudyMemory) -> SearchSpace | None:
+        if memory.space is not None:
+            return memory.space
+        return SearchSpace(memory.seen_distributions) if memory.seen_distributions else None
+
+    def _briefing(self, study: optuna.Study, memory: StudyMemory, space: SearchSpace, opening: bool) -> Briefing:
+        task = self._task or memory.task
+        return Briefing(
+            space=space,
+            rows=rows_of(memory.finished, task.outcome if task else ""),
+            directions=study.directions,
+            batch_size=self._settings.batch_size if opening else max(1, self._settings.batch_size // 2),
+            max_tokens=self._settings.max_prompt_tokens,
+            task=task,
+            default=self._default(memory),
+            opening=opening,
+            partial=memory.space is None,
+        )
+
+    def _default(self, memory: StudyMemory) -> dict[str, Any] | None:
+        task = self._task or memory.task
+        return None if task is None else task.space.default
+
+    def _from_queue(
+        self, memory: StudyMemory, study: optuna.Study, trial: FrozenTrial, wanted: Mapping[str, BaseDistribution]
+    ) -> dict[str, Any] | None:
+        assert self._advisor is not None
+        queue = self._advisor.queue
+        fixed = {name: value for name, value in fixed_values(study, trial).items() if name not in wanted}
+        if queue and self._default_is_due:
+            # Everybody's comparison, and the model's: measured before its own first proposals.
+            self._default_is_due = False
+            if (default := self._default(memory)) is not None and not self._ledger.started:
+                queue.appendleft(Proposal(default, rationale="the default configuration"))
+        while queue:
+            proposal = queue.popleft()
+            values = {**proposal.configuration, **fixed}
+            if self._distinct.claim(study, trial, values):
+                is_default = not proposal.call
+                note_proposal(study, trial, replace(proposal, configuration=values), DEFAULT if is_default else LLM)
+                return {name: values[name] for name in wanted if name in values}
+        return None
+
+    def _from_neighbours(
+        self, study: optuna.Study, trial: FrozenTrial, wanted: Mapping[str, BaseDistribution]
+    ) -> dict[str, Any] | None:
+        with self._distinct.lock:
+            memory = self._update(study, trial)
+            best = self._ledger.best_positions(memory, _LOCAL_ORIGINS)
+            space = memory.space
+            if space is None or not best:
+                return None
+            fixed = {name: value for name, value in fixed_values(study, trial).items() if name not in wanted}
+            for position in neighbours(space, best, self._rng(trial, 4)):
+                values = {**space.configuration(position), **fixed}
+                if space.allows(values) and self._distinct.claim(study, trial, values):
+                    return {name: values[name] for name in wanted if name in values}
+        return None
+
+    def _from_independent(
+        self, study: optuna.Study, trial: FrozenTrial, wanted: Mapping[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        with self._distinct.lock:
+            memory = self._distinct.memory(study)
+            seen = sum(self._is_independent(other) for other in memory.finished)
+            start = getattr(self._distinct.fresh_base(), "_n_startup_trials", 10)
+            base = self._random if seen < start else self._independent
+            values = self._distinct.propose(study, trial, wanted, base=base)
+        tag(study, trial, PROPOSED_BY, INDEPENDENT)
+        return values
+
+    def _is_independent(self, trial: FrozenTrial) -> bool:
+        """Whether a trial does not follow from the model's proposals."""
+        proposed_by = trial.user_attrs.get(PROPOSED_BY)
+        return proposed_by not in (LLM, LOCAL, self._distinct.base_name)
+
+    def _rng(self, trial: FrozenTrial, stream: int) -> np.random.Generator:
+        return self._distinct.rng(trial, stream)
+
+
+def _taken(memory: StudyMemory, space: SearchSpace, configuration: Mapping[str, Any]) -> str:
+    position = space.position(configuration)
+    number = None if position is None else memory.taker(position)
+    return "" if number is None else f"trial {number} has it already"
