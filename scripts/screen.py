@@ -59,6 +59,8 @@ class Screen(Observer):
         """Shows the bar, and Optuna's warnings above it."""
         logger = logging.getLogger("optuna")
         handler = RichHandler(console=self._console, show_time=False, show_path=False, level=logging.WARNING)
+        # Of a trial that raises, `tune` raises the error itself; Optuna's log would add a traceback for each thread.
+        handler.addFilter(lambda record: record.name != "optuna.study._optimize")
         level = optuna.logging.get_verbosity()
         optuna.logging.disable_default_handler()
         optuna.logging.set_verbosity(optuna.logging.WARNING)

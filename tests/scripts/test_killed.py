@@ -91,3 +91,18 @@ def test_ctrl_c_ends_with_the_result_so_far(package: Path, tmp_path: Path) -> No
     connection = sqlite3.connect(database)
     assert connection.execute("SELECT count(*) FROM trials").fetchone()[0] == count
     connection.close()
+
+
+def test_processes_share_a_study_from_its_first_moment(package: Path, tmp_path: Path) -> None:
+    processes = [start(package, tmp_path, "--sampler", "tpe") for _ in range(3)]
+    outcomes = [process.communicate() for process in processes]
+    assert [process.returncode for process in processes] == [0, 0, 0], outcomes
+    url = f"sqlite:///{tmp_path}/llm-sampler.db"
+    (name,) = optuna.get_all_study_names(url)
+    trials = optuna.load_study(study_name=name, storage=url).get_trials()
+    done = [str(sorted(t.params.items())) for t in trials if t.user_attrs.get("kernel:status")]
+    # Each of the others may have been at work when the last was counted.
+    assert TRIALS <= len(done) <= TRIALS + 2
+    assert max(Counter(done).values()) == 1
+    assert sum(t.user_attrs.get("llm_sampler:proposed_by") == "default" for t in trials) == 1
+    assert len({t.user_attrs["worker"] for t in trials}) == 3

@@ -1,11 +1,19 @@
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from pathlib import Path
 
 import optuna
 import pytest
+
+from llm_sampler.kernels import H200, Device, KernelSpec, Problem
+from llm_sampler.objectives.gpu import EvaluatorError, GpuEvaluator
+from llm_sampler.objectives.measurement import Measurement
+from llm_sampler.objectives.replay import ReplayEvaluator
+from llm_sampler.objectives.shipped import find_recording
+from llm_sampler.space import Configuration
 
 Outcome = tuple[int, str, str]
 Run = Callable[..., Outcome]
@@ -193,10 +201,61 @@ def test_a_recording_with_a_gap_is_a_mistake(foreign: Foreign, run: Run) -> None
 def test_a_gpu_without_its_packages_replays_and_names_them(
     package: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from llm_sampler.kernels import H200
-
     monkeypatch.setattr("llm_sampler.objectives.device.detect_device", lambda *_: H200)
     monkeypatch.setattr("llm_sampler.scripts.setup.GPU_PACKAGES", ("torch_that_is_not_there",))
     _, out, _ = run("tune", "matmul", "--sampler", "random", "--trials", "2")
     expected = "NVIDIA H200 is here, but not torch_that_is_not_there (pip install 'optuna-llm-sampler[gpu]'): replaying"
     assert out.startswith(expected)
+
+
+class FakeGpu(ReplayEvaluator):
+    """Stands where the GPU's evaluator does, with its parameters; four at once, no reference before the first."""
+
+    parallel = 4
+    closed = False
+
+    def __init__(self, spec: KernelSpec, problem: Problem, *, device: Device) -> None:
+        inspect.signature(GpuEvaluator).bind(spec, problem, device=device)
+        assert device == H200
+        super().__init__(find_recording(spec.name, problem))
+
+    def close(self) -> None:
+        FakeGpu.closed = True
+
+
+class LostGpu(FakeGpu):
+    def evaluate(self, configuration: Configuration) -> Measurement:
+        raise EvaluatorError("the measuring process cannot start on NVIDIA H200: out of memory")
+
+
+@pytest.fixture
+def gpu(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_sampler.objectives.device.detect_device", lambda *_: H200)
+    monkeypatch.setattr("llm_sampler.scripts.setup.GPU_PACKAGES", ())
+    monkeypatch.setattr("llm_sampler.objectives.gpu.GpuEvaluator", FakeGpu)
+    monkeypatch.setattr(FakeGpu, "closed", False)
+
+
+def test_with_a_gpu_it_measures_live_in_another_study(gpu: None, run: Run) -> None:
+    status, out, err = run("tune", "matmul", "--sampler", "random", "--trials", "12")
+    assert (status, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == "Tuning matmul 4096x4096x4096-fp16 live on NVIDIA H200"
+    assert "/replay" not in lines[1]
+    assert "Recorded optimum" not in out
+    assert len(trials()) == 12
+    assert FakeGpu.closed
+    assert run("tune", "matmul", "--replay", "shipped", "--trials", "2", "--sampler", "random")[1].startswith(
+        "Replaying"
+    )
+    assert len(optuna.get_all_study_names("sqlite:///llm-sampler.db")) == 2
+
+
+def test_a_machine_that_cannot_measure_is_one_line_and_status_1(
+    gpu: None, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("llm_sampler.objectives.gpu.GpuEvaluator", LostGpu)
+    status, out, err = run("tune", "matmul", "--sampler", "random", "--trials", "3")
+    assert status == 1
+    assert err == "llm-sampler: the measuring process cannot start on NVIDIA H200: out of memory\n"
+    assert "Traceback" not in out
