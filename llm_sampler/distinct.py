@@ -22,7 +22,7 @@ from llm_sampler.attributes import CLAIM, PROPOSED_BY, USER, sampler_name
 from llm_sampler.claim import take
 from llm_sampler.draw import joint_draw, reseed, seed_of
 from llm_sampler.free import Turn, find_free
-from llm_sampler.memory import Memories, StudyMemory, fixed_values
+from llm_sampler.memory import Memories, StudyMemory, fixed_values, is_optimizing
 from llm_sampler.notes import tag
 from llm_sampler.search_space import SearchSpace
 from llm_sampler.space import Space, SpaceError
@@ -168,7 +168,8 @@ class DistinctSampler(BaseSampler):
             SpaceExhaustedError: There is none; within ``Study.optimize`` the study has been stopped.
         """
         configuration = self.propose(study, trial, search_space)
-        tag(study, trial, PROPOSED_BY, USER if trial.system_attrs.get("fixed_params") else self._name)
+        if not trial.system_attrs.get("fixed_params"):  # before_trial has tagged those
+            tag(study, trial, PROPOSED_BY, self._name)
         return configuration
 
     def propose(
@@ -232,7 +233,7 @@ class DistinctSampler(BaseSampler):
         if trial.system_attrs.get("fixed_params"):
             if PROPOSED_BY not in trial.user_attrs:
                 tag(study, trial, PROPOSED_BY, USER)
-        elif not study._thread_local.in_optimize_loop and not trial.params and CLAIM not in trial.system_attrs:
+        elif not is_optimizing(study) and not trial.params and CLAIM not in trial.system_attrs:
             with self._lock:
                 memory = self.memory(study)
                 memory.refresh(study, trial.number)
@@ -246,7 +247,7 @@ class DistinctSampler(BaseSampler):
     ) -> None:
         """Stop the study if this trial took the last free configuration of a stated space."""
         self._memories.of(study)[1].after_trial(study, trial, state, values)
-        if study._thread_local.in_optimize_loop and state in (TrialState.COMPLETE, TrialState.PRUNED):
+        if is_optimizing(study) and state in (TrialState.COMPLETE, TrialState.PRUNED):
             with self._lock:
                 memory = self.memory(study)
                 if memory.may_be_exhausted():
@@ -266,7 +267,7 @@ class DistinctSampler(BaseSampler):
     def _without_free(self, turn: Turn) -> dict[str, Any]:
         """What to do where the parameters that are not fixed leave no free configuration."""
         if turn.space.declared and not turn.trial.system_attrs.get("fixed_params"):
-            if turn.study._thread_local.in_optimize_loop:
+            if is_optimizing(turn.study):
                 turn.study.stop()
             raise SpaceExhaustedError(_exhausted_text(turn.memory))
         # The user enqueued this trial, or the space was only inferred: a repetition is better than an end.

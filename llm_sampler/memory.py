@@ -210,3 +210,9 @@ def fixed_values(study: optuna.Study, trial: FrozenTrial) -> dict[str, Any]:
         fixed = {**sampler._fixed_params, **fixed}
         sampler = sampler._base_sampler
     return {**fixed, **trial.system_attrs.get("fixed_params", {})}
+
+
+def is_optimizing(study: optuna.Study) -> bool:
+    """Whether this thread is within ``Study.optimize``; the study that HyperbandPruner makes does not know itself."""
+    root: optuna.Study = getattr(study, "_study", study)
+    return bool(root._thread_local.in_optimize_loop)

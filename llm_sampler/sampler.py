@@ -16,7 +16,7 @@ from optuna.samplers import BaseSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState
 
 from llm_sampler.advisor import Settings
-from llm_sampler.attributes import FALLBACK, LLM, PROPOSED_BY, USER
+from llm_sampler.attributes import FALLBACK, LLM
 from llm_sampler.budget import Limits
 from llm_sampler.client import ChatModel, find_endpoint
 from llm_sampler.distinct import DistinctSampler
@@ -162,9 +162,7 @@ class LLMSampler(BaseSampler):
         """
         turns = self._studies.of(study)
         if trial.system_attrs.get("fixed_params"):
-            values = self._distinct.propose(study, trial, search_space)
-            tag(study, trial, PROPOSED_BY, USER)
-            return values
+            return self._distinct.propose(study, trial, search_space)
         reason, lasting = self._no_model, bool(self._no_model)
         if self._model is not None:
             source = turns.next_source(study, trial)

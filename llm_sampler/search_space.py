@@ -51,6 +51,17 @@ class SearchSpace:
         self.declared = declared
         self._codecs = {name: _codec(distribution) for name, distribution in self.distributions.items()}
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {
+            "distributions": self.distributions,
+            "restrictions": self.restrictions.texts,
+            "facts": self.restrictions.facts,
+            "declared": self.declared,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__init__(**state)  # type: ignore[misc]
+
     @classmethod
     def from_space(cls, space: Space) -> SearchSpace:
         """A declared search space: every parameter categorical over its choices."""
