@@ -122,7 +122,7 @@ class OpenAIChat:
         tried = {manner}
         learn = True
         while True:
-            arguments = {**_form(manner.form, schema), **self._limit(manner.limit)}
+            arguments = {**_form(manner.form, schema), **self._limit(manner.limit), **self._headers()}
 
             def send(arguments: dict[str, Any] = arguments) -> Answer:
                 return _send(client, model, messages, arguments, deadline)
@@ -150,25 +150,29 @@ class OpenAIChat:
             if self._client is None:
                 import openai  # takes half a second, which a study without a model need not spend
 
-                # Without a key no Authorization header is sent: some servers refuse any key that is not theirs.
-                key = self._endpoint.api_key
                 try:
                     self._client = openai.OpenAI(
-                        api_key=key or "none",
+                        api_key=self._endpoint.api_key or "none",
                         base_url=self._endpoint.base_url,
                         max_retries=0,  # tried again here, within one deadline
-                        default_headers=None if key else {"Authorization": openai.Omit()},  # type: ignore[dict-item]
                     )
                 except Exception as error:  # noqa: BLE001 - a malformed address, however the library says so
                     raise RefusedError(f"no client for {self._endpoint.base_url}: {error}") from None
             return self._client
+
+    def _headers(self) -> dict[str, Any]:
+        """Without a key no Authorization header is sent: some servers refuse any key that is not theirs."""
+        import openai
+
+        return {} if self._endpoint.api_key else {"extra_headers": {"Authorization": openai.Omit()}}
 
     def _find_model(self, client: openai.OpenAI, deadline: float) -> str:
         """The model's name, asked of a server that has only one."""
         if self._endpoint.model is None:
 
             def ask() -> list[str]:
-                return guarded(lambda: [model.id for model in client.models.list(timeout=_left(deadline)).data])
+                page = guarded(lambda: client.models.list(timeout=_left(deadline), **self._headers()))
+                return [str(model.id) for model in getattr(page, "data", None) or []]
 
             names = _persist(ask, deadline)
             if len(names) != 1:

@@ -20,12 +20,12 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         length = int(self.headers.get("Content-Length") or 0)
         self.body: dict[str, Any] = json.loads(self.rfile.read(length) or b"{}")
-        self.server.requests.append(Request(self.path, self.body, dict(self.headers)))
+        self.server.requests.append(Request(self.path, self.body, {k.lower(): v for k, v in self.headers.items()}))
         self.server.respond(self)
 
     def do_GET(self) -> None:
         self.body = {}
-        self.server.requests.append(Request(self.path, {}, dict(self.headers)))
+        self.server.requests.append(Request(self.path, {}, {k.lower(): v for k, v in self.headers.items()}))
         data = [{"id": name, "object": "model", "created": 0, "owned_by": "test"} for name in self.server.models]
         self.send(json.dumps({"object": "list", "data": data}))
 
