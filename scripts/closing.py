@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from rich.console import Console
 from rich.table import Table
 
+from llm_sampler.attributes import LLM
 from llm_sampler.scripts.setup import Setup
 from llm_sampler.space import Configuration
 from llm_sampler.studies.records import TrialRecord
@@ -20,10 +21,7 @@ _STOPPED = {
     "exhausted": "every allowed configuration is measured",
     "interrupted": "interrupted; the same command goes on from here",
 }
-_HOW_TO_GIVE_A_KEY = (
-    "To ask an LLM, set OPENAI_API_KEY and LLM_SAMPLER_MODEL, or point --base-url and --model at any "
-    "OpenAI-compatible endpoint."
-)
+_HOW_TO_ASK = "Any OpenAI-compatible endpoint serves: --base-url and --model name one here."
 # Above so many FLOPs a byte every GPU of today is bound by arithmetic; below, by memory.
 _ARITHMETIC_INTENSITY = 50
 
@@ -36,7 +34,8 @@ def print_result(console: Console, setup: Setup, result: TuneResult, *, sampler:
         say(f"No configuration has a time yet. {_failures(result.failures)}")
         return
     console.print(_times(setup, result))
-    say(f"\nBest, trial {result.best.number}{_by(result.best)}:")
+    rationale = f": {result.best.rationale}" if result.best.rationale else ""
+    say(f"\nBest, trial {result.best.number}{_by(result.best)}{rationale}")
     for name, value in result.best.configuration.items():
         say(f"  {name} = {value}")
     say("\nTop five:" if len(result.top) == 5 else "\nAll with a time:")
@@ -133,11 +132,13 @@ def _proposers(result: TuneResult, sampler: str) -> str:
     text = f"Proposed by: {', '.join(f'{name or sampler} {count}' for name, count in ordered)}."
     if result.llm_calls:
         text += f" LLM: {result.llm_calls} calls, {result.llm_tokens:,} tokens."
-    for reason, count in sorted(result.fallbacks.items(), key=lambda item: -item[1])[:3]:
-        text += f"\nTPE stood in for the LLM {count} times: {reason}"
-    if sampler == "llm" and not result.proposers.get("llm"):
-        text += f"\nNo proposal of an LLM was measured: TPE did the work. {_HOW_TO_GIVE_A_KEY}"
-    return text
+    reasons = sorted(result.fallbacks.items(), key=lambda item: (-item[1], item[0]))
+    if sampler == "llm" and not result.proposers.get(LLM) and not result.llm_calls:
+        why = f" ({reasons[0][0]})" if reasons else ""
+        return f"{text}\nTPE did the work: no LLM was asked{why}. {_HOW_TO_ASK}"
+    if sampler == "llm" and not result.proposers.get(LLM):
+        text += "\nTPE did the work: no proposal of the LLM was measured."
+    return text + "".join(f"\nTPE stood in for the LLM {count} times: {reason}" for reason, count in reasons[:3])
 
 
 def _by(record: TrialRecord) -> str:

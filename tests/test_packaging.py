@@ -103,6 +103,9 @@ def test_ours_and_hugging_faces_kernels_live_side_by_side(python: Path) -> None:
 
     listed = call(python.parent / "llm-sampler", "kernels")
     assert "matmul" in listed
+    storage = f"sqlite:///{python.parent}/study.db"
+    tuned = call(python.parent / "llm-sampler", "tune", "matmul", "--trials", "15", "--storage", storage)
+    assert "Stopped after 15 trials" in tuned
     call(python, "-m", "pip", "uninstall", "--quiet", "--yes", "optuna-llm-sampler")
     assert hashes(python, "kernels") == theirs
     call(python, "-c", "import kernels; assert hasattr(kernels, 'get_kernel')")

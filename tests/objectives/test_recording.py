@@ -193,7 +193,3 @@ def test_shipped_recordings_are_found_by_kernel_and_problem(tmp_path: Path) -> N
     with pytest.raises(RecordingError, match="no recording of softmax; recorded kernels: matmul"):
         find_recording("softmax", folder=tmp_path)
     assert shipped_recordings(tmp_path / "none") == []
-
-
-def test_the_package_ships_at_most_two_megabytes() -> None:
-    assert sum(s.path.stat().st_size for s in shipped_recordings()) <= 2 * 10**6

@@ -12,7 +12,6 @@ from collections import Counter
 from pathlib import Path
 
 import optuna
-import pytest
 from optuna.trial import TrialState
 
 TRIALS = 60
@@ -46,18 +45,17 @@ def wait_for(enough: int, database: Path, process: subprocess.Popen[bytes]) -> N
         time.sleep(0.002)
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "llm"])
-def test_a_killed_run_resumes_without_losing_or_repeating(package: Path, tmp_path: Path, sampler: str) -> None:
+def test_a_killed_run_resumes_without_losing_or_repeating(package: Path, tmp_path: Path) -> None:
     database = tmp_path / "llm-sampler.db"
     for enough in (8, 20, 35):
-        process = start(package, tmp_path, "--sampler", sampler)
+        process = start(package, tmp_path)
         wait_for(enough, database, process)
         process.send_signal(signal.SIGKILL)
         _, err = process.communicate()
         assert process.returncode == -signal.SIGKILL, f"it ended before it was killed: {err.decode()}"
         assert finished(database) >= enough
     kept = finished(database)
-    process = start(package, tmp_path, "--sampler", sampler)
+    process = start(package, tmp_path)
     out, err = process.communicate()
     assert process.returncode == 0, err.decode()
     assert f"Continuing: {kept} of {TRIALS} trials were done before" in out.decode() or kept < TRIALS
@@ -94,15 +92,15 @@ def test_ctrl_c_ends_with_the_result_so_far(package: Path, tmp_path: Path) -> No
 
 
 def test_processes_share_a_study_from_its_first_moment(package: Path, tmp_path: Path) -> None:
-    processes = [start(package, tmp_path, "--sampler", "tpe") for _ in range(3)]
+    processes = [start(package, tmp_path, "--sampler", "tpe") for _ in range(2)]
     outcomes = [process.communicate() for process in processes]
-    assert [process.returncode for process in processes] == [0, 0, 0], outcomes
+    assert [process.returncode for process in processes] == [0, 0], outcomes
     url = f"sqlite:///{tmp_path}/llm-sampler.db"
     (name,) = optuna.get_all_study_names(url)
     trials = optuna.load_study(study_name=name, storage=url).get_trials()
     done = [str(sorted(t.params.items())) for t in trials if t.user_attrs.get("kernel:status")]
-    # Each of the others may have been at work when the last was counted.
-    assert TRIALS <= len(done) <= TRIALS + 2
+    # The other may have been at work when the last was counted.
+    assert TRIALS <= len(done) <= TRIALS + 1
     assert max(Counter(done).values()) == 1
     assert sum(t.user_attrs.get("llm_sampler:proposed_by") == "default" for t in trials) == 1
-    assert len({t.user_attrs["worker"] for t in trials}) == 3
+    assert len({t.user_attrs["worker"] for t in trials}) == 2

@@ -198,10 +198,10 @@ def test_ctrl_c_finishes_the_trials_at_work(recording: Recording, storage: RDBSt
     before = signal.getsignal(signal.SIGINT)
     result = run(evaluator, Limits(trials=78), storage)
     assert result.stopped == "interrupted"
-    assert 8 <= result.measured < 30
+    assert 8 <= result.measured < 16
     assert all(record.state in (TrialState.COMPLETE, TrialState.PRUNED) for record in result.records)
     assert signal.getsignal(signal.SIGINT) is before
-    assert run(evaluator, Limits(trials=40), storage).measured == 40
+    assert run(evaluator, Limits(trials=20), storage).measured == 20
 
 
 def test_a_second_ctrl_c_gives_up_the_trial_at_work(recording: Recording, storage: RDBStorage) -> None:
@@ -222,12 +222,12 @@ def test_a_second_ctrl_c_gives_up_the_trial_at_work(recording: Recording, storag
     assert time.monotonic() - started < 30
 
 
-def test_four_workers_share_a_study_without_repeating(recording: Recording, url: str) -> None:
+def test_three_workers_share_a_study_without_repeating(recording: Recording, url: str) -> None:
     def work(seed: int) -> TuneResult:
         return run(SlowEvaluator(recording), Limits(trials=1000), open_storage(url), random_sampler(seed))
 
-    with ThreadPoolExecutor(4) as threads:
-        results = list(threads.map(work, range(4)))
+    with ThreadPoolExecutor(3) as threads:
+        results = list(threads.map(work, range(3)))
     done = [record for record in max(results, key=lambda r: r.measured).records if record.measured]
     assert len(done) == 78
     assert max(Counter(record.key for record in done).values()) == 1
