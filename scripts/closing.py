@@ -10,7 +10,6 @@ from rich.table import Table
 
 from llm_sampler.attributes import LLM
 from llm_sampler.scripts.setup import Setup
-from llm_sampler.space import Configuration
 from llm_sampler.studies.records import TrialRecord
 from llm_sampler.studies.result import TuneResult, reference_speedup
 
@@ -36,11 +35,13 @@ def print_result(console: Console, setup: Setup, result: TuneResult, *, sampler:
     console.print(_times(setup, result))
     rationale = f": {result.best.rationale}" if result.best.rationale else ""
     say(f"\nBest, trial {result.best.number}{_by(result.best)}{rationale}")
-    for name, value in result.best.configuration.items():
-        say(f"  {name} = {value}")
+    names = setup.evaluator.space.names
+    for name in names:
+        say(f"  {name} = {result.best.configuration[name]}")
     say("\nTop five:" if len(result.top) == 5 else "\nAll with a time:")
     for rank, record in enumerate(result.top, 1):
-        say(f"  {rank}. {record.median_ms:.4g} ms  trial {record.number}{_by(record)}  {_short(record.configuration)}")
+        configuration = " ".join(f"{name}={record.configuration[name]}" for name in names)
+        say(f"  {rank}. {record.median_ms:.4g} ms  trial {record.number}{_by(record)}  {configuration}")
     say("")
     if result.failures or result.lost:
         say(_failures(result.failures) + (f" Lost with their process: {result.lost}." if result.lost else ""))
@@ -143,7 +144,3 @@ def _proposers(result: TuneResult, sampler: str) -> str:
 
 def _by(record: TrialRecord) -> str:
     return f" (by {record.proposed_by})" if record.proposed_by else ""
-
-
-def _short(configuration: Configuration) -> str:
-    return " ".join(f"{name}={value}" for name, value in configuration.items())

@@ -18,7 +18,6 @@ from llm_sampler.scripts.tune import tune
 app = typer.Typer(
     name="llm-sampler",
     help="Tune Triton GPU kernels with an LLM in the Optuna loop, and TPE whenever the LLM cannot answer.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
@@ -37,8 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: Those after the program's name; None for the process's own.
     """
+    given = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        status = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        status = app(args=given or ["--help"], standalone_mode=False)
     except _ClickError as error:
         _complain(error.format_message() if isinstance(error, _UsageError) else str(error))  # type: ignore[attr-defined]
         sys.exit(2)

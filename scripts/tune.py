@@ -24,7 +24,9 @@ def tune(
     trials: Annotated[
         int | None,
         typer.Option(
-            min=1, metavar="N", help=f"Trials in the study, earlier runs included. [default: {DEFAULT_TRIALS}]"
+            min=1,
+            metavar="N",
+            help=f"Trials in the study, earlier runs included; {DEFAULT_TRIALS} unless --timeout is given.",
         ),
     ] = None,
     timeout: Annotated[
