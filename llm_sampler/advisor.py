@@ -164,6 +164,11 @@ class Advisor:
         if finished - self._asked_at > 3 * self._settings.batch_size or moved >= 2:
             self.queue.clear()
 
+    @property
+    def follow_up_is_due(self) -> bool:
+        """Whether the last reply was poor, and the model has not been told why yet."""
+        return self._follow_up is not None
+
     def take_records(self) -> list[CallRecord]:
         """The outcomes that no trial has noted yet, which the caller notes."""
         records, self._records = self._records, []

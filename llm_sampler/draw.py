@@ -6,7 +6,6 @@ both, for given distributions.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -63,13 +62,14 @@ def draws_uniformly(base: BaseSampler, finished: int, distributions: Mapping[str
 
 
 def seed_of(sampler: BaseSampler) -> int | None:
-    """A seed that follows from a sampler's own, None if it was not given one.
+    """The seed that a sampler was given, None if it was not given one.
 
-    The sampler's random state is not advanced. Optuna has no public way to ask.
+    Optuna has no public way to ask. A Mersenne Twister that has not been used holds its seed in its first word
+    (``init_genrand``, Matsumoto and Nishimura 2002); of one that has been used, the word is as good a seed as any.
     """
     for state in _random_states(sampler):
         if state._rng is not None:
-            return int(copy.deepcopy(state._rng).randint(2**31 - 1))
+            return int(state._rng.get_state(legacy=False)["state"]["key"][0])
     return None
 
 

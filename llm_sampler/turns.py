@@ -115,18 +115,19 @@ class StudyTurns:
                 incumbent = next(iter(self._ledger.best_positions(memory, 1)), None)
                 advisor.collect(trial.number)
                 advisor.drop_stale(len(memory.finished), incumbent)
-                if (values := self._from_queue(memory, study, trial, wanted)) is not None:
+                due = advisor.follow_up_is_due and advisor.breaker.allows(trial.number)
+                if not due and (values := self._from_queue(memory, study, trial, wanted)) is not None:
                     return Turn(values)
                 space = self._space(memory)
                 if space is None:
                     return Turn(None, UNKNOWN_SPACE, failed=False)
-                opening = not self._ledger.started and not advisor.answered
+                opening = not self._ledger.started and (not advisor.answered or due)
                 briefing = functools.partial(self._briefing, study, memory, space, opening)
                 refusal = advisor.request(study, trial, briefing, functools.partial(_taken, memory, space), incumbent)
-                if refusal:
-                    return Turn(None, refusal)
-                if not self._settings.waits(opening=opening, healthy=advisor.breaker.healthy):
-                    return Turn(None, UNDER_WAY, failed=False)
+                if refusal or not self._settings.waits(opening=opening, healthy=advisor.breaker.healthy):
+                    if due and (values := self._from_queue(memory, study, trial, wanted)) is not None:
+                        return Turn(values)
+                    return Turn(None, refusal or UNDER_WAY, failed=bool(refusal))
             advisor.wait()
         return Turn(None, "all its proposals were taken meanwhile")
 
