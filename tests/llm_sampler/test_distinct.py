@@ -300,7 +300,8 @@ def proposals(sampler: optuna.samplers.BaseSampler, count: int = 15) -> list[str
 def test_the_seed_decides_and_reseeding_changes_it() -> None:
     first = proposals(DistinctSampler(TPESampler(seed=2), space=WIDE))
     assert proposals(DistinctSampler(TPESampler(seed=2), space=WIDE)) == first
-    assert proposals(DistinctSampler(TPESampler(), space=WIDE, seed=2)) != first
+    assert proposals(DistinctSampler(TPESampler(), space=WIDE, seed=2)) == first
+    assert proposals(DistinctSampler(TPESampler(), space=WIDE, seed=3)) != first
     assert proposals(DistinctSampler(TPESampler(), space=WIDE)) != proposals(DistinctSampler(TPESampler(), space=WIDE))
     reseeded = DistinctSampler(TPESampler(seed=2), space=WIDE)
     reseeded.reseed_rng()
