@@ -79,8 +79,10 @@ def tune(
         target_speedup=target_speedup,
     )
     setup = find_setup(kernel, problem, replay, space)
-    with contextlib.closing(setup.evaluator):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.closing(setup.evaluator))
         archive = open_storage(storage, on_stale=requeue)
+        stack.callback(archive.engine.dispose)
         name = study_name(
             setup.name,
             setup.problem.name if setup.problem else "",

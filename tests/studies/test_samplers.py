@@ -30,8 +30,8 @@ def no_key(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("name", SAMPLERS)
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 def test_every_sampler_is_distinct_allowed_and_repeatable(name: str, toy: Callable[..., Recording]) -> None:
-    if name == "gp" and importlib.util.find_spec("scipy") is None:
-        pytest.skip("needs scipy")
+    if name == "gp" and not all(importlib.util.find_spec(package) for package in ("scipy", "torch")):
+        pytest.skip("needs scipy and torch")
     recording = toy()
     trials = 13 if name == "gp" else 25  # it is slow, and begins after ten
     first = proposals(name, 1, recording, trials)
