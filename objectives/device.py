@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import re
+from pathlib import Path
 
 from llm_sampler.kernels.device import KNOWN_DEVICES, Device
 
@@ -43,3 +45,14 @@ def detect_device(index: int = 0) -> Device | None:
         peak_tflops=known.peak_tflops if known else {},
         peak_tbps=known.peak_tbps if known else None,
     )
+
+
+def driver_version() -> str:
+    """Version of the NVIDIA kernel driver, e.g. ``575.57.08``; empty where there is none."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""
+    # "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  575.57.08  Release Build ..."
+    found = re.search(r"\s(\d+\.\d+(?:\.\d+)*)\s", text)
+    return found[1] if found else ""

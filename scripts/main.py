@@ -11,6 +11,8 @@ from collections.abc import Sequence
 
 import typer
 
+from llm_sampler.scripts.archive import archive
+from llm_sampler.scripts.best import best
 from llm_sampler.scripts.kernels import kernels
 from llm_sampler.scripts.record import record
 from llm_sampler.scripts.tune import tune
@@ -24,6 +26,8 @@ app = typer.Typer(
 app.command()(tune)
 app.command()(kernels)
 app.command()(record)
+app.command()(best)
+app.add_typer(archive, name="archive")
 
 # Typer's usage errors and their base, wherever this version of Typer takes them from (click, or its own copy).
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]

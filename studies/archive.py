@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import time
 import warnings
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy
@@ -83,6 +84,20 @@ def open_storage(url: str, *, on_stale: Callable[[optuna.Study, FrozenTrial], No
         else:
             return storage
     raise AssertionError("unreachable")
+
+
+def open_existing(url: str) -> RDBStorage:
+    """The storage at a URL for commands that only ask: a SQLite file that is not there is an error, not a new archive.
+
+    Raises:
+        ArchiveError: There is none, or it cannot be used.
+    """
+    parsed = _parse(url)
+    # With `uri=true` the driver reads the name itself.
+    is_file = parsed.get_backend_name() == "sqlite" and parsed.database != ":memory:" and "uri" not in parsed.query
+    if is_file and parsed.database and not Path(parsed.database).exists():
+        raise ArchiveError(f"there is no archive {shown(parsed)}: tune or import first, or give another --storage")
+    return open_storage(url)
 
 
 def shown(url: str | URL) -> str:

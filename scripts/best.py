@@ -1,0 +1,208 @@
+"""`llm-sampler best`: the best configuration that the archive has, ready to paste."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+
+from llm_sampler.scripts.tune import DEFAULT_STORAGE
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from llm_sampler.kernels import Problem
+    from llm_sampler.space import Configuration
+    from llm_sampler.studies.query import Answer
+
+Form = Literal["text", "json", "triton", "python"]
+
+
+def best(
+    kernel: Annotated[str, typer.Argument(help="Name of the kernel.")],
+    problem: Annotated[
+        str | None, typer.Option(metavar="SIZES", help="E.g. 4096x4096x4096-bf16; else the kernel's first problem.")
+    ] = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="E.g. H200; else this machine's GPU, or the one last measured on."),
+    ] = None,
+    form: Annotated[
+        Form, typer.Option("--format", help="text, or only the configuration as JSON, triton.Config or Python.")
+    ] = "text",
+    storage: Annotated[str, typer.Option(metavar="URL", help="The archive.")] = DEFAULT_STORAGE,
+) -> None:
+    """Print the best configuration that the archive has for a problem on a device.
+
+    Without an exact match: of the nearest problem on that device, else of the same problem on another device.
+    """
+    from llm_sampler.studies.archive import open_existing
+    from llm_sampler.studies.freshness import machine_versions
+    from llm_sampler.studies.query import find_best
+
+    archive = open_existing(storage)
+    here = machine_versions()
+    wanted_device = device or here[0] or _last_device(archive, kernel)
+    wanted = _problem(archive, kernel, problem)
+    wanted_device = _full_name(archive, kernel, wanted_device)
+    answer = find_best(archive, kernel, wanted, wanted_device, allows=_allows(kernel, wanted, wanted_device), here=here)
+    notes = _notes(answer, wanted, wanted_device)
+    if form == "text":
+        print(_text(answer, notes))
+        return
+    print(_FORMS[form](answer, wanted))
+    # Beside the configuration, so that a pipe gets nothing else.
+    for note in notes if form != "json" else ():
+        print(f"# {note}", file=sys.stderr)
+
+
+def triton_config(configuration: Configuration) -> str:
+    """The line for ``@triton.autotune``: warps and stages are options of the launch, all else its constants."""
+    options = {n: v for n, v in configuration.items() if n in ("num_warps", "num_stages", "num_ctas", "maxnreg")}
+    constants = {n: v for n, v in configuration.items() if n not in options}
+    return f"triton.Config({', '.join([repr(constants), *(f'{n}={v!r}' for n, v in options.items())])})"
+
+
+def python_lines(configuration: Configuration, kernel: str, problem: Problem | None) -> str:
+    """The configuration in Python; with a launch, where the kernel is one of ours."""
+    from llm_sampler.kernels import KERNELS
+
+    pairs = "".join(f"    {name!r}: {value!r},\n" for name, value in configuration.items())
+    lines = f"configuration = {{\n{pairs}}}"
+    if kernel not in KERNELS or problem is None:
+        return lines
+    return (
+        "from llm_sampler.kernels import find_kernel\n\n"
+        f"{lines}\n"
+        f"kernel = find_kernel({kernel!r})\n"
+        f"inputs = kernel.make_inputs(kernel.problem({problem.short!r}), 0, 'cuda')  # or your own\n"
+        "output = kernel.make_output(inputs)\n"
+        "kernel.launch(inputs, output, configuration)"
+    )
+
+
+def _last_device(archive: Any, kernel: str) -> str:
+    from llm_sampler.studies.query import devices_of
+
+    return next(iter(devices_of(archive, kernel)), "")
+
+
+def _full_name(archive: Any, kernel: str, device: str) -> str:
+    """The name as the archive has it, or as the driver gives it."""
+    from llm_sampler.kernels import KNOWN_DEVICES
+    from llm_sampler.studies.query import devices_of, same_device
+
+    known = [*devices_of(archive, kernel), *KNOWN_DEVICES]
+    same = [name for name in known if same_device(name, device)]
+    return same[0] if same else device
+
+
+def _problem(archive: Any, kernel: str, text: str | None) -> Problem | None:
+    from llm_sampler.kernels import KERNELS
+    from llm_sampler.studies.archive import ArchiveError
+    from llm_sampler.studies.query import problems_of
+
+    spec = KERNELS.get(kernel)
+    if spec is not None:
+        return spec.problem(text) if text is not None else spec.problems[0]
+    known = problems_of(archive, kernel)
+    if text is None:
+        return known[0] if known else None
+    for one in known:
+        if text in (one.name, one.short):
+            return one
+    names = ", ".join(one.short for one in known) or "none that has a name: leave --problem out"
+    raise ArchiveError(f"problem of {kernel} must be one that the archive has ({names}), got {text!r}")
+
+
+def _allows(kernel: str, problem: Problem | None, device: str) -> Callable[[Mapping[str, Any]], bool]:
+    """Whether a configuration meets the kernel's restrictions for the problem on the device, as far as known."""
+    from llm_sampler.kernels import KERNELS, KNOWN_DEVICES
+    from llm_sampler.objectives.device import detect_device
+
+    spec, facts = KERNELS.get(kernel), KNOWN_DEVICES.get(device)
+    here = detect_device()
+    if here is not None and here.name == device:
+        facts = here
+    if spec is None or problem is None or facts is None:
+        return lambda _: True
+    checker = spec.space(problem, facts).checker
+    names = {parameter.name for parameter in spec.parameters}
+    # A recording's space may have choices that the kernel's of today lacks, and they ran.
+    return lambda configuration: set(configuration) == names and checker.allow(configuration)
+
+
+def _notes(answer: Answer, problem: Problem | None, device: str) -> list[str]:
+    """How the answer fits the question, and what is to be known about it."""
+    from llm_sampler.studies.freshness import shown_versions
+
+    wanted = " ".join(filter(None, [answer.entry.kernel, problem.short if problem else "", f"on {device}"]))
+    notes = {
+        "exact": f"exact match: {answer.entry.title}",
+        "nearest problem": f"no measurement of {wanted}; nearest problem on that device: {answer.entry.title}",
+        "other device": f"no measurement on {device}; same problem on another device: {answer.entry.title}",
+        "other problem and device": f"no measurement of {wanted}; nearest on another device: {answer.entry.title}",
+    }
+    found = [notes[answer.match]]
+    if answer.stale:
+        found.append(
+            f"stale: measured with {shown_versions(answer.versions)}; what counts now is "
+            f"{shown_versions(answer.current)}: measure it again"
+        )
+    if answer.faster_stale_ms is not None:
+        found.append(f"a stale measurement, made with other versions, was faster: {answer.faster_stale_ms:.4g} ms")
+    if answer.match != "exact":
+        found.append("tune it: a new study begins with this configuration")
+    return found
+
+
+def _text(answer: Answer, notes: list[str]) -> str:
+    from llm_sampler.studies.freshness import shown_versions
+
+    factors = [
+        f"{factor:.2f}x {what}"
+        for what, factor in (("the default", answer.speedup), ("PyTorch", answer.reference_speedup))
+        if factor is not None
+    ]
+    speed = f", {' and '.join(factors)}" if factors else ""
+    return "\n".join(
+        [
+            *(f"{note[0].upper()}{note[1:]}." for note in notes),
+            f"{answer.median_ms:.4g} ms{speed}; best of {answer.measured:,} measured configurations "
+            f"({shown_versions(answer.versions)}).",
+            f"Study {answer.study}, trial {answer.trial}",
+            "",
+            "JSON    " + json.dumps(answer.configuration),
+            "Triton  " + triton_config(answer.configuration),
+            "Python  " + repr(answer.configuration),
+        ]
+    )
+
+
+def _json(answer: Answer, problem: Problem | None) -> str:
+    data = {
+        "configuration": answer.configuration,
+        "kernel": answer.entry.kernel,
+        "match": answer.match,
+        "wanted_problem": problem.name if problem else None,
+        "problem": answer.entry.problem.name if answer.entry.problem else None,
+        "device": answer.entry.device,
+        "median_ms": answer.median_ms,
+        "speedup": answer.speedup,
+        "reference_speedup": answer.reference_speedup,
+        "stale": answer.stale,
+        "versions": dict(answer.versions),
+        "measured": answer.measured,
+        "study": answer.study,
+        "trial": answer.trial,
+    }
+    return json.dumps(data, indent=2)
+
+
+_FORMS: dict[str, Callable[[Answer, Problem | None], str]] = {
+    "json": _json,
+    "triton": lambda answer, _: triton_config(answer.configuration),
+    "python": lambda answer, problem: python_lines(answer.configuration, answer.entry.kernel, problem),
+}
