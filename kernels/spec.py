@@ -5,6 +5,7 @@ Shapes and dtypes belong to a `Problem`; a configuration says how the kernel com
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -99,8 +100,15 @@ class KernelSpec:
 
     @property
     def source(self) -> str:
-        """Text of the file that holds the kernel."""
-        return self.source_file.read_text(encoding="utf-8")
+        """The kernels (decorated functions) and their launcher, as they stand in the source file."""
+        text = self.source_file.read_text(encoding="utf-8")
+        lines = text.splitlines()
+        pieces = []
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.FunctionDef) and (node.decorator_list or node.name == self.launch.__name__):
+                first = min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
+                pieces.append("\n".join(lines[first - 1 : node.end_lineno]))
+        return "\n\n\n".join(pieces) + "\n"
 
     def facts(self, problem: Problem, device: Device) -> dict[str, Value]:
         """What the restrictions may name beside the parameters."""
