@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import optuna
 from optuna.samplers import BaseSampler
@@ -43,19 +45,38 @@ def make_sampler(
         raise SamplerError(f"a model or base URL is for sampler llm, and the sampler is {name}: leave one of them out")
     from llm_sampler import DistinctSampler
 
-    return DistinctSampler(_base_sampler(name, seed), seed=seed)
+    return DistinctSampler(optuna_sampler(name, seed=seed), seed=seed)
 
 
-def _base_sampler(name: str, seed: int | None) -> BaseSampler:
-    if name == "tpe":
-        return optuna.samplers.TPESampler(seed=seed)
-    if name == "random":
-        return optuna.samplers.RandomSampler(seed=seed)
-    if name == "nsgaii":
-        return optuna.samplers.NSGAIISampler(seed=seed)
-    # Without these it would fail only after its ten random trials.
-    if missing := [package for package in ("torch", "scipy") if importlib.util.find_spec(package) is None]:
-        raise SamplerError(f"sampler gp needs {' and '.join(missing)}: pip install {' '.join(missing)}")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return optuna.samplers.GPSampler(seed=seed)
+# Optuna's samplers, and what each needs beside Optuna: without it they would fail only after their random start.
+OPTUNA_SAMPLERS: Mapping[str, tuple[str, tuple[str, ...]]] = {
+    "tpe": ("TPESampler", ()),
+    "random": ("RandomSampler", ()),
+    "nsgaii": ("NSGAIISampler", ()),
+    "gp": ("GPSampler", ("torch", "scipy")),
+    "cmaes": ("CmaEsSampler", ("cmaes",)),
+    "qmc": ("QMCSampler", ("scipy",)),
+}
+
+
+def optuna_sampler(name: str, *, seed: int | None = None, **options: Any) -> BaseSampler:
+    """One of Optuna's samplers by its short name, unwrapped.
+
+    Args:
+        name: One of `OPTUNA_SAMPLERS`.
+        seed: Makes it repeatable.
+        options: Other arguments of its class.
+
+    Raises:
+        SamplerError: It lacks packages, or its class refuses the options.
+    """
+    class_name, needs = OPTUNA_SAMPLERS[name]
+    if missing := [package for package in needs if importlib.util.find_spec(package) is None]:
+        raise SamplerError(f"sampler {name} needs {' and '.join(missing)}: pip install {' '.join(missing)}")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            sampler: BaseSampler = getattr(optuna.samplers, class_name)(seed=seed, **options)
+    except (TypeError, ValueError) as error:
+        raise SamplerError(f"sampler {name}: {error}") from None
+    return sampler
