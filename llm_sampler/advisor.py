@@ -136,10 +136,16 @@ class Advisor:
             done.wait()
 
     def collect(self, trial_number: int) -> None:
-        """Take over the outcome of a call that has ended."""
+        """Take over the outcome of a call that has ended.
+
+        Raises:
+            TranscriptError: A replay lacks the reply.
+        """
         if self._done is None or not self._done.is_set() or self._batch is None:
             return
         batch, self._batch, self._done = self._batch, None, None
+        if batch.fatal is not None:
+            raise batch.fatal
         self._records.append(batch.record)
         self._follow_up = batch.follow_up
         if batch.proposals:

@@ -17,6 +17,7 @@ from llm_sampler.client import Answer, ChatModel, Message, UnreachableError, red
 from llm_sampler.pairs import completed
 from llm_sampler.prompt import CHARACTERS_PER_TOKEN, Briefing, PromptBuilder, follow_up, reply_schema
 from llm_sampler.reply import Proposal, Rejection, Reply, read_reply
+from llm_sampler.transcript import TranscriptError
 
 _GRACE_S = 0.5
 _MOST_REASONS = 5
@@ -58,6 +59,7 @@ class Batch:
         follow_up: The call to make next, None if the reply was good enough or absent.
         retry_after_s: When the server wants to be asked again, None if it does not say.
         answered: Whether there was a reply, of whatever use.
+        fatal: What must end the study: a replay that lacks the reply would silently become another study.
     """
 
     record: CallRecord
@@ -65,6 +67,7 @@ class Batch:
     follow_up: Call | None = None
     retry_after_s: float | None = None
     answered: bool = True
+    fatal: TranscriptError | None = None
 
 
 def first_call(call: str, briefing: Briefing, builder: PromptBuilder) -> Call:
@@ -93,6 +96,8 @@ def fetch(
     record = CallRecord(call.id, call.kind, _name(model))
     try:
         answer = _in_time(lambda: model.complete(call.messages, schema=schema, timeout_s=timeout_s), timeout_s)
+    except TranscriptError as error:
+        return Batch(replace(record, error=str(error)), answered=False, fatal=error)
     except Exception as error:  # noqa: BLE001 - whatever a provider raises becomes a fallback
         reason = redact(str(error) or type(error).__name__)
         failed = replace(record, error=reason, seconds=time.monotonic() - start)

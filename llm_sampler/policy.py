@@ -1,4 +1,4 @@
-"""Who proposes next, once the model's opening has been measured: shares of trials for four sources.
+"""Who proposes next: the model's opening first, then four sources by shares.
 
 * ``llm``: the model's next proposals.
 * the fallback sampler (``tpe``), which learns from every measurement.
@@ -6,13 +6,19 @@
 * ``independent``: a search of its own that does not see what the model led to, so that an opening which misleads costs
   a part of the budget only.
 
-Every source has a prior share and a floor. Beyond the floors the shares follow what the sources achieved: the estimated
-chance that a trial of the source improves the incumbent, older trials counting less. The model gets more on a plateau,
-where the others have nothing to offer, and less with every batch that was of no use.
+A source's share is its prior times its merit, above a floor. Merit is the estimated chance that a trial of the source
+improves the incumbent, older trials counting less. For the model it is also multiplied by *trust*: how often its trials
+beat those that nobody chose (the default, the independent ones), 1/2 for a model that knows nothing. That is known long
+before improvements are, and it is what keeps a model that advises badly from costing more than a few trials. A trusted
+model gets more on a plateau, where the others have nothing to offer.
+
+The opening is given up once its first trials are all worse than the best that nobody chose; if there is none yet, one
+independent trial is made to compare with.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,10 +27,15 @@ from llm_sampler.attributes import INDEPENDENT, LLM, LOCAL
 MODEL_BASED = "fallback"
 SOURCES = (LLM, MODEL_BASED, LOCAL, INDEPENDENT)
 
-_FLOOR = 0.06
+_FLOORS = {LLM: 0.01, MODEL_BASED: 0.10, LOCAL: 0.01, INDEPENDENT: 0.01}
 _HALF_LIFE = 25.0  # trials
 _PRIOR_TRIALS = 8.0  # how many trials the prior is worth
 _PLATEAU = 15  # trials without improvement
+_PROBE_AFTER = 3  # trials of the opening
+_TRUST_WINDOW = 24  # the newest trials of the model that count
+_TRUST_PRIOR = 4.0  # comparisons that are taken as won before any is made
+_START = 10  # trials that nobody chose, as TPE's own random start; fewer where the model is trusted
+_FEW = 3
 
 
 @dataclass(frozen=True)
@@ -32,12 +43,23 @@ class Step:
     """A finished trial.
 
     Attributes:
-        source: Who proposed it; anything but one of ``SOURCES`` counts for nobody.
+        source: One of ``SOURCES``, or who else proposed it (the default, the user).
         cost: Its value, lower is better; None if it failed.
     """
 
     source: str
     cost: float | None
+
+
+def opening_source(steps: Sequence[Step]) -> str | None:
+    """Who proposes while proposals of the opening are left: the model, ``independent``, or the shares (None)."""
+    own = [_worst_if_failed(step) for step in steps if step.source == LLM]
+    if len(own) < _PROBE_AFTER:
+        return LLM
+    others = [_worst_if_failed(step) for step in steps if _nobody_chose(step)]
+    if not others:
+        return INDEPENDENT
+    return LLM if min(own) < min(others) else None
 
 
 def shares(steps: Sequence[Step], *, llm_share: float) -> dict[str, float]:
@@ -48,15 +70,45 @@ def shares(steps: Sequence[Step], *, llm_share: float) -> dict[str, float]:
         llm_share: The model's prior share.
     """
     rest = 1.0 - llm_share
-    prior = {LLM: llm_share, MODEL_BASED: 0.45 * rest, LOCAL: 0.40 * rest, INDEPENDENT: 0.15 * rest}
+    believed = trust(steps)
+    belief = min(1.0, max(0.0, (believed - 0.3) / 0.4))
+    prior = {
+        LLM: llm_share * belief,
+        MODEL_BASED: rest * (0.45 * belief + 1.0 - belief),
+        LOCAL: rest * 0.40 * belief,
+        INDEPENDENT: rest * 0.15 * belief,
+    }
     merits = _merits(steps)
     weights = {source: prior[source] * merits[source] for source in SOURCES}
-    if _since_improvement(steps) >= _PLATEAU:
+    if believed >= 0.6 and _since_improvement(steps) >= _PLATEAU:
         weights[LLM] *= 2.0
     total = sum(weights.values())
-    floor = {source: min(_FLOOR, prior[source]) for source in SOURCES}
-    free = 1.0 - sum(floor.values())
-    return {source: floor[source] + free * weights[source] / total for source in SOURCES}
+    free = 1.0 - sum(_FLOORS.values())
+    found = {source: _FLOORS[source] + free * weights[source] / total for source in SOURCES}
+    others = sum(_nobody_chose(step) for step in steps)
+    if others < (_START if belief < 0.75 else _FEW):
+        # A model-based sampler that has seen nothing but advice would only repeat it.
+        return {**found, INDEPENDENT: found[INDEPENDENT] + found[MODEL_BASED], MODEL_BASED: 0.0}
+    return found
+
+
+def trust(steps: Sequence[Step]) -> float:
+    """How often the model's newest trials beat those that nobody chose, from 0 to 1; near 1 while little is known."""
+    own = [_worst_if_failed(step) for step in steps if step.source == LLM][-_TRUST_WINDOW:]
+    others = [_worst_if_failed(step) for step in steps if _nobody_chose(step)][-_TRUST_WINDOW:]
+    won = sum((mine < other) + 0.5 * (mine == other) for mine in own for other in others)
+    # As many comparisons as trials of the rarer side are worth counting: they are not independent of each other.
+    weight = min(len(own), len(others))
+    share = won / (len(own) * len(others)) if weight else 1.0
+    return (share * weight + _TRUST_PRIOR * 0.8) / (weight + _TRUST_PRIOR) if share > 0.2 else share
+
+
+def _nobody_chose(step: Step) -> bool:
+    return step.source not in (LLM, LOCAL, MODEL_BASED)
+
+
+def _worst_if_failed(step: Step) -> float:
+    return math.inf if step.cost is None else step.cost
 
 
 def _merits(steps: Sequence[Step]) -> dict[str, float]:
@@ -101,7 +153,7 @@ def choose(weights: Mapping[str, float], available: Collection[str], draw: float
     total = sum(weights[name] for name in names)
     reached = 0.0
     for name in names:
-        reached += weights[name] / total
+        reached += weights[name] / total if total else 1.0 / len(names)
         if draw < reached:
             return name
     return names[-1]

@@ -8,6 +8,7 @@ have been the model.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import optuna
@@ -26,6 +27,7 @@ from llm_sampler.openai_chat import OpenAIChat
 from llm_sampler.prompt import PromptBuilder, build_prompt
 from llm_sampler.space import SpaceError
 from llm_sampler.task import Task
+from llm_sampler.transcript import with_transcript
 from llm_sampler.turns import StudyTurns
 
 _logger = optuna.logging.get_logger("optuna.llm_sampler")
@@ -63,6 +65,8 @@ class LLMSampler(BaseSampler):
         max_prompt_tokens: Limit of one request; what is of least use is left out.
         wait: ``first``: only the first batch is waited for. ``always``: every batch is (the same seed and the same
             replies make the same study). ``never``: none is.
+        transcript: A file that gets every request and reply, without keys. Where there is neither ``client`` nor
+            endpoint, and the file exists, its replies are replayed (with ``wait="always"``), a missing one is an error.
         prompt: Makes the messages from a `Briefing`, instead of `build_prompt`.
         strict: Whether a model that fails ends the study with `LLMFallbackError`.
         seed: Of the fallback and of all choices. The draws of a trial follow from the seed and the trial's number.
@@ -93,6 +97,7 @@ class LLMSampler(BaseSampler):
         timeout_s: float = 120.0,
         max_prompt_tokens: int = 8_000,
         wait: Literal["first", "always", "never"] = "first",
+        transcript: Path | str | None = None,
         prompt: PromptBuilder | None = None,
         strict: bool = False,
         seed: int | None = None,
@@ -101,8 +106,11 @@ class LLMSampler(BaseSampler):
         if task is not None and search_space is not None:
             raise SpaceError("give either task, which has its own space, or search_space")
         found = find_endpoint(model, base_url, api_key) if client is None else ""
-        self._no_model = found if isinstance(found, str) else ""
-        self._model: ChatModel | None = client if isinstance(found, str) else OpenAIChat(found)
+        model_or_none: ChatModel | None = client if isinstance(found, str) else OpenAIChat(found)
+        if model_or_none is not None or (transcript is not None and Path(transcript).exists()):
+            model_or_none = with_transcript(model_or_none, transcript)
+        self._model = model_or_none
+        self._no_model = found if isinstance(found, str) and model_or_none is None else ""
         self._task = task
         self._strict = strict
         self._settings = Settings(
@@ -158,6 +166,7 @@ class LLMSampler(BaseSampler):
 
         Raises:
             LLMFallbackError: The sampler is strict, and the model failed.
+            TranscriptError: A replayed transcript lacks the reply.
             SpaceExhaustedError: Nothing is left to propose; within ``Study.optimize`` the study has been stopped.
         """
         turns = self._studies.of(study)

@@ -24,7 +24,7 @@ from llm_sampler.ledger import Ledger
 from llm_sampler.local import neighbours
 from llm_sampler.memory import StudyMemory, fixed_values
 from llm_sampler.notes import note_proposal, tag
-from llm_sampler.policy import MODEL_BASED, SOURCES, choose, shares
+from llm_sampler.policy import MODEL_BASED, SOURCES, choose, opening_source, shares
 from llm_sampler.prompt import Briefing
 from llm_sampler.reply import Proposal
 from llm_sampler.search_space import SearchSpace
@@ -93,8 +93,9 @@ class StudyTurns:
             memory = self._update(study, trial)
             if not self._ledger.started and not (self._advisor and self._advisor.answered):
                 return MODEL_BASED if without_model else LLM
-            if not without_model and self._opening_is_queued():
-                return LLM
+            source = opening_source(self._ledger.steps) if self._opening_is_queued() else None
+            if source is not None and not (without_model and source == LLM):
+                return source
             available = set(SOURCES) - ({LLM} if without_model else set())
             if not self._ledger.best_positions(memory, 1):
                 available -= {LOCAL}
