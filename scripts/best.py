@@ -13,6 +13,8 @@ from llm_sampler.scripts.tune import DEFAULT_STORAGE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from optuna.storages import RDBStorage
+
     from llm_sampler.kernels import Problem
     from llm_sampler.space import Configuration
     from llm_sampler.studies.query import Answer
@@ -38,16 +40,16 @@ def best(
 
     Without an exact match: of the nearest problem on that device, else of the same problem on another device.
     """
-    from llm_sampler.studies.archive import open_existing
+    from llm_sampler.studies.archive import existing
     from llm_sampler.studies.freshness import machine_versions
     from llm_sampler.studies.query import find_best
 
-    archive = open_existing(storage)
     here = machine_versions()
-    wanted_device = device or here[0] or _last_device(archive, kernel)
-    wanted = _problem(archive, kernel, problem)
-    wanted_device = _full_name(archive, kernel, wanted_device)
-    answer = find_best(archive, kernel, wanted, wanted_device, allows=_allows(kernel, wanted, wanted_device), here=here)
+    with existing(storage) as archive:
+        wanted = _problem(archive, kernel, problem)
+        wanted_device = _full_name(archive, kernel, device or here[0] or _last_device(archive, kernel))
+        allows = _allows(kernel, wanted, wanted_device)
+        answer = find_best(archive, kernel, wanted, wanted_device, allows=allows, here=here)
     notes = _notes(answer, wanted, wanted_device)
     if form == "text":
         print(_text(answer, notes))
@@ -83,13 +85,13 @@ def python_lines(configuration: Configuration, kernel: str, problem: Problem | N
     )
 
 
-def _last_device(archive: Any, kernel: str) -> str:
+def _last_device(archive: RDBStorage, kernel: str) -> str:
     from llm_sampler.studies.query import devices_of
 
     return next(iter(devices_of(archive, kernel)), "")
 
 
-def _full_name(archive: Any, kernel: str, device: str) -> str:
+def _full_name(archive: RDBStorage, kernel: str, device: str) -> str:
     """The name as the archive has it, or as the driver gives it."""
     from llm_sampler.kernels import KNOWN_DEVICES
     from llm_sampler.studies.query import devices_of, same_device
@@ -99,7 +101,7 @@ def _full_name(archive: Any, kernel: str, device: str) -> str:
     return same[0] if same else device
 
 
-def _problem(archive: Any, kernel: str, text: str | None) -> Problem | None:
+def _problem(archive: RDBStorage, kernel: str, text: str | None) -> Problem | None:
     from llm_sampler.kernels import KERNELS
     from llm_sampler.studies.archive import ArchiveError
     from llm_sampler.studies.query import problems_of

@@ -57,6 +57,13 @@ def tune(
     seed: Annotated[
         int | None, typer.Option(min=0, max=2**32 - 1, help="Makes a run repeatable; each seed has its own study.")
     ] = None,
+    warm_start: Annotated[
+        bool | None,
+        typer.Option(
+            "--warm-start/--cold-start",
+            help="Begin with the best of the nearest studies in the archive; default unless --seed or another sampler.",
+        ),
+    ] = None,
 ) -> None:
     """Tune a kernel: live on this machine's GPU, or on recorded measurements where there is none.
 
@@ -66,9 +73,13 @@ def tune(
     from llm_sampler.scripts.screen import Screen
     from llm_sampler.scripts.setup import find_setup
     from llm_sampler.studies.archive import open_storage, shown, study_name
+    from llm_sampler.studies.entry import Entry
+    from llm_sampler.studies.freshness import machine_versions
     from llm_sampler.studies.loop import Limits
     from llm_sampler.studies.loop import tune as run
     from llm_sampler.studies.samplers import make_sampler
+    from llm_sampler.studies.warm import told
+    from llm_sampler.studies.warm import warm_start as find_seeds
     from llm_sampler.studies.workers import requeue
 
     console = Console(highlight=False, soft_wrap=True)
@@ -91,17 +102,27 @@ def tune(
             f"replay-{setup.recording.digest()}" if setup.recording else "",
             *_suffixes(study, sampler, seed),
         )
+        recording = setup.recording.digest() if setup.recording else ""
+        own = setup.evaluator.space
+        entry = Entry(setup.name, setup.problem, setup.evaluator.device, own.digest(), recording)
+        # A seed or another sampler makes an experiment, which must not depend on what was tuned before.
+        warm = warm_start if warm_start is not None else sampler == "llm" and seed is None
+        seeds = find_seeds(archive, name, entry, own, here=machine_versions()) if warm else ()
         screen = Screen(console, setup, limits)
         screen.begin(name, storage)
+        for one in seeds:
+            console.print(f"Warm start: {one.text}", markup=False)
         with screen.running():
             result = run(
                 setup.evaluator,
-                setup.task,
+                told(setup.task, seeds),
                 storage=archive,
                 study_name=name,
                 sampler=proposer,
                 limits=limits,
                 observer=screen,
+                entry=entry,
+                seeds=seeds,
             )
     print_result(console, setup, result, sampler=sampler)
     again = _arguments(kernel, setup, replay=replay, space=space, study=study, sampler=sampler, seed=seed)

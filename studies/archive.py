@@ -5,6 +5,7 @@ Exceptions: ``ValueError`` <- `ArchiveError`.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 import warnings
@@ -18,7 +19,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import optuna
     from optuna.trial import FrozenTrial
@@ -86,7 +87,8 @@ def open_storage(url: str, *, on_stale: Callable[[optuna.Study, FrozenTrial], No
     raise AssertionError("unreachable")
 
 
-def open_existing(url: str) -> RDBStorage:
+@contextlib.contextmanager
+def existing(url: str) -> Iterator[RDBStorage]:
     """The storage at a URL for commands that only ask: a SQLite file that is not there is an error, not a new archive.
 
     Raises:
@@ -97,7 +99,11 @@ def open_existing(url: str) -> RDBStorage:
     is_file = parsed.get_backend_name() == "sqlite" and parsed.database != ":memory:" and "uri" not in parsed.query
     if is_file and parsed.database and not Path(parsed.database).exists():
         raise ArchiveError(f"there is no archive {shown(parsed)}: tune or import first, or give another --storage")
-    return open_storage(url)
+    storage = open_storage(url)
+    try:
+        yield storage
+    finally:
+        storage.engine.dispose()
 
 
 def shown(url: str | URL) -> str:

@@ -26,8 +26,10 @@ from llm_sampler.objectives.evaluate import Evaluator
 from llm_sampler.objectives.kernel_objective import STATUS_ATTRIBUTE, KernelObjective
 from llm_sampler.space import Space, configuration_key
 from llm_sampler.studies.archive import ArchiveError
+from llm_sampler.studies.entry import Entry, write_entry
 from llm_sampler.studies.records import TrialRecord, read_records
 from llm_sampler.studies.result import Stopped, TuneResult, find_baseline, reference_speedup, summarize
+from llm_sampler.studies.warm import Seed, queue_seeds
 from llm_sampler.studies.workers import OWNER_ATTRIBUTE, Worker, recover_orphans, registered
 from llm_sampler.task import Task, read_task, write_task
 
@@ -82,6 +84,8 @@ def tune(
     sampler: BaseSampler,
     limits: Limits,
     observer: Observer | None = None,
+    entry: Entry | None = None,
+    seeds: Sequence[Seed] = (),
 ) -> TuneResult:
     """Tune until a limit is reached, the space is exhausted, or Ctrl-C.
 
@@ -95,6 +99,8 @@ def tune(
         sampler: E.g. `LLMSampler`, or any Optuna sampler wrapped in `DistinctSampler`.
         limits: When to stop.
         observer: What watches the run, e.g. a progress bar.
+        entry: What the study is about, for queries of the archive; None leaves it to its name and task.
+        seeds: What a new study measures after the default: see `warm_start`.
 
     Raises:
         ArchiveError: The storage refuses, or the study belongs to another space.
@@ -102,10 +108,14 @@ def tune(
     """
     started = time.monotonic()
     study, created = _open_study(storage, study_name, sampler, task)
+    if entry is not None:
+        write_entry(study, entry)
     with registered(study) as worker:
         run = _Run(study, evaluator, limits, worker, observer or Observer())
         recover_orphans(study)
         _queue_default(study, task.space, created=created)
+        if created:
+            queue_seeds(study, seeds)
         before = run.measured()
         run.observer.on_start(read_records(study))
         with _interruptible(run):
