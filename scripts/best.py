@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from optuna.storages import RDBStorage
 
     from llm_sampler.kernels import Problem
-    from llm_sampler.space import Configuration
     from llm_sampler.studies.query import Answer
 
 Form = Literal["text", "json", "triton", "python"]
@@ -54,35 +53,10 @@ def best(
     if form == "text":
         print(_text(answer, notes))
         return
-    print(_FORMS[form](answer, wanted))
+    print(_paste(form, answer, wanted))
     # Beside the configuration, so that a pipe gets nothing else.
     for note in notes if form != "json" else ():
         print(f"# {note}", file=sys.stderr)
-
-
-def triton_config(configuration: Configuration) -> str:
-    """The line for ``@triton.autotune``: warps and stages are options of the launch, all else its constants."""
-    options = {n: v for n, v in configuration.items() if n in ("num_warps", "num_stages", "num_ctas", "maxnreg")}
-    constants = {n: v for n, v in configuration.items() if n not in options}
-    return f"triton.Config({', '.join([repr(constants), *(f'{n}={v!r}' for n, v in options.items())])})"
-
-
-def python_lines(configuration: Configuration, kernel: str, problem: Problem | None) -> str:
-    """The configuration in Python; with a launch, where the kernel is one of ours."""
-    from llm_sampler.kernels import KERNELS
-
-    pairs = "".join(f"    {name!r}: {value!r},\n" for name, value in configuration.items())
-    lines = f"configuration = {{\n{pairs}}}"
-    if kernel not in KERNELS or problem is None:
-        return lines
-    return (
-        "from llm_sampler.kernels import find_kernel\n\n"
-        f"{lines}\n"
-        f"kernel = find_kernel({kernel!r})\n"
-        f"inputs = kernel.make_inputs(kernel.problem({problem.short!r}), 0, 'cuda')  # or your own\n"
-        "output = kernel.make_output(inputs)\n"
-        "kernel.launch(inputs, output, configuration)"
-    )
 
 
 def _last_device(archive: RDBStorage, kernel: str) -> str:
@@ -162,6 +136,7 @@ def _notes(answer: Answer, problem: Problem | None, device: str) -> list[str]:
 
 def _text(answer: Answer, notes: list[str]) -> str:
     from llm_sampler.studies.freshness import shown_versions
+    from llm_sampler.studies.paste import json_line, python_line, triton_line
 
     factors = [
         f"{factor:.2f}x {what}"
@@ -176,11 +151,21 @@ def _text(answer: Answer, notes: list[str]) -> str:
             f"({shown_versions(answer.versions)}).",
             f"Study {answer.study}, trial {answer.trial}",
             "",
-            "JSON    " + json.dumps(answer.configuration),
-            "Triton  " + triton_config(answer.configuration),
-            "Python  " + repr(answer.configuration),
+            "JSON    " + json_line(answer.configuration),
+            "Triton  " + triton_line(answer.configuration),
+            "Python  " + python_line(answer.configuration),
         ]
     )
+
+
+def _paste(form: Form, answer: Answer, problem: Problem | None) -> str:
+    from llm_sampler.studies.paste import python_launch, triton_line
+
+    if form == "json":
+        return _json(answer, problem)
+    if form == "triton":
+        return triton_line(answer.configuration)
+    return python_launch(answer.configuration, answer.entry.kernel, problem)
 
 
 def _json(answer: Answer, problem: Problem | None) -> str:
@@ -201,10 +186,3 @@ def _json(answer: Answer, problem: Problem | None) -> str:
         "trial": answer.trial,
     }
     return json.dumps(data, indent=2)
-
-
-_FORMS: dict[str, Callable[[Answer, Problem | None], str]] = {
-    "json": _json,
-    "triton": lambda answer, _: triton_config(answer.configuration),
-    "python": lambda answer, problem: python_lines(answer.configuration, answer.entry.kernel, problem),
-}

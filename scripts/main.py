@@ -15,6 +15,7 @@ from llm_sampler.scripts.archive import archive
 from llm_sampler.scripts.best import best
 from llm_sampler.scripts.kernels import kernels
 from llm_sampler.scripts.record import record
+from llm_sampler.scripts.report import report
 from llm_sampler.scripts.tune import tune
 
 app = typer.Typer(
@@ -27,6 +28,7 @@ app.command()(tune)
 app.command()(kernels)
 app.command()(record)
 app.command()(best)
+app.command()(report)
 app.add_typer(archive, name="archive")
 
 # Typer's usage errors and their base, wherever this version of Typer takes them from (click, or its own copy).

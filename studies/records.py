@@ -54,6 +54,7 @@ class TrialRecord:
         llm_calls: Calls of the LLM that ended before the trial and after earlier ones.
         started: When the trial began, local time.
         duration_s: How long it took; None while it runs.
+        ended: When it ended, local time; None while it runs.
     """
 
     number: int
@@ -69,6 +70,7 @@ class TrialRecord:
     llm_calls: tuple[LLMCall, ...] = ()
     started: datetime.datetime | None = None
     duration_s: float | None = None
+    ended: datetime.datetime | None = None
 
     @functools.cached_property
     def key(self) -> str:
@@ -113,6 +115,7 @@ class TrialRecord:
             llm_calls=_llm_calls(attributes.get(CALLS)),
             started=trial.datetime_start,
             duration_s=trial.duration.total_seconds() if trial.duration is not None else None,
+            ended=trial.datetime_complete,
         )
 
 
