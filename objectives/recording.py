@@ -129,6 +129,15 @@ def write_recording(path: Path | str, recording: Recording) -> None:
     Raises:
         RecordingError: The file cannot be written.
     """
+    target = Path(path)
+    try:
+        target.write_bytes(t4_bytes(t4_document(recording), packed=target.suffix == ".gz"))
+    except OSError as error:
+        raise RecordingError(f"cannot write {target}: {error.strerror}") from None
+
+
+def t4_document(recording: Recording) -> dict[str, Any]:
+    """The content of a T4 file: ``metadata``, ``results`` in the order of their configurations' keys, version."""
     best = recording.best
     metadata = {
         "kernel": recording.kernel,
@@ -154,15 +163,15 @@ def write_recording(path: Path | str, recording: Recording) -> None:
     }
     ordered = sorted(recording.results, key=lambda result: result.key)
     results = [to_result(result.configuration, result.measurement, recording.date) for result in ordered]
-    document = {"metadata": metadata, "results": results, "schema_version": "1.0.0"}
+    return {"metadata": metadata, "results": results, "schema_version": "1.0.0"}
+
+
+def t4_bytes(document: Mapping[str, Any], *, packed: bool) -> bytes:
+    """The bytes of a T4 file, gzip if ``packed``; equal documents make equal bytes."""
     # Sorted keys put "metadata" first, which `read_header` relies on.
     text = json.dumps(document, sort_keys=True, separators=(",", ":"), allow_nan=False)
     data = text.encode("ascii")
-    target = Path(path)
-    try:
-        target.write_bytes(gzip.compress(data, compresslevel=9, mtime=0) if target.suffix == ".gz" else data)
-    except OSError as error:
-        raise RecordingError(f"cannot write {target}: {error.strerror}") from None
+    return gzip.compress(data, compresslevel=9, mtime=0) if packed else data
 
 
 def read_recording(path: Path | str, space_path: Path | str | None = None) -> Recording:
@@ -176,7 +185,20 @@ def read_recording(path: Path | str, space_path: Path | str | None = None) -> Re
         RecordingError: A file cannot be read, is no T4 or T1, or the two do not fit together.
     """
     file = Path(path)
-    data = _load_json(file)
+    return recording_of(load_t4(file), file, space_path)
+
+
+def recording_of(data: Mapping[str, Any], file: Path, space_path: Path | str | None = None) -> Recording:
+    """The recording in a T4 file's content.
+
+    Args:
+        data: See `load_t4`.
+        file: Where it came from: for messages, and for a foreign file's device.
+        space_path: See `read_recording`.
+
+    Raises:
+        RecordingError: See `read_recording`.
+    """
     results, metadata = data.get("results"), data.get("metadata") or {}
     ours = isinstance(metadata, dict) and "space" in metadata
     # Only one of ours may be empty: a recording that was interrupted at once.
@@ -188,7 +210,7 @@ def read_recording(path: Path | str, space_path: Path | str | None = None) -> Re
         if space_path is None:
             header = _header(metadata)
         else:
-            header = _foreign_header(file, _load_json(Path(space_path)))
+            header = _foreign_header(file, load_t4(Path(space_path)))
         return _with_results(header, results, time_unit=str(metadata.get("timeunit", "")), ours=ours)
     except (SpaceError, MeasurementError, RecordingError, ResultError) as error:
         raise RecordingError(f"{file.name}: {error}") from None
@@ -275,7 +297,12 @@ def _typed(configuration: Configuration, space: Space) -> Configuration:
     return typed
 
 
-def _load_json(file: Path) -> dict[str, Any]:
+def load_t4(file: Path) -> dict[str, Any]:
+    """The JSON object in a file, plain or gzip.
+
+    Raises:
+        RecordingError: The file cannot be read, is too large, or holds something else.
+    """
     with _opened(file) as stream:
         text = stream.read(_MOST_BYTES + 1)
         if len(text) > _MOST_BYTES:
