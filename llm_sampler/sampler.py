@@ -182,6 +182,8 @@ class LLMSampler(BaseSampler):
                     return proposal.values
                 reason, lasting = proposal.reason, proposal.failed
                 source = turns.next_source(study, trial, without_model=True)
+            else:
+                turns.prefetch(study, trial)
             values = turns.from_other(source, study, trial, search_space)
         else:
             values = turns.from_fallback(study, trial, search_space)

@@ -27,7 +27,7 @@ from llm_sampler.notes import note_proposal, tag
 from llm_sampler.policy import MODEL_BASED, SOURCES, choose, opening_source, shares
 from llm_sampler.prompt import Briefing
 from llm_sampler.reply import Proposal
-from llm_sampler.search_space import SearchSpace
+from llm_sampler.search_space import Position, SearchSpace
 from llm_sampler.task import Task
 
 UNDER_WAY = "the reply is under way"
@@ -35,6 +35,8 @@ UNKNOWN_SPACE = "the space is unknown until a trial has finished"
 _LOCAL_ORIGINS = 3
 # A batch, its follow-up, and another batch where all of the first was taken meanwhile.
 _MOST_CALLS_A_TURN = 3
+# A model whose share is smaller is asked when its turn comes.
+_PREFETCH_SHARE = 0.05
 
 
 @dataclass(frozen=True)
@@ -113,24 +115,45 @@ class StudyTurns:
         for _ in range(1 + _MOST_CALLS_A_TURN):
             with self._distinct.lock:
                 memory = self._update(study, trial)
-                incumbent = next(iter(self._ledger.best_positions(memory, 1)), None)
                 advisor.collect(trial.number)
-                advisor.drop_stale(len(memory.finished), incumbent)
+                advisor.drop_stale(len(memory.finished), self._incumbent(memory))
                 due = advisor.follow_up_is_due and advisor.breaker.allows(trial.number)
                 if not due and (values := self._from_queue(memory, study, trial, wanted)) is not None:
                     return Turn(values)
-                space = self._space(memory)
-                if space is None:
+                if self._space(memory) is None:
                     return Turn(None, UNKNOWN_SPACE, failed=False)
                 opening = not self._ledger.started and (not advisor.answered or due)
-                briefing = functools.partial(self._briefing, study, memory, space, opening)
-                refusal = advisor.request(study, trial, briefing, functools.partial(_taken, memory, space), incumbent)
+                refusal = self._request(memory, study, trial, opening)
                 if refusal or not self._settings.waits(opening=opening, healthy=advisor.breaker.healthy):
                     if due and (values := self._from_queue(memory, study, trial, wanted)) is not None:
                         return Turn(values)
                     return Turn(None, refusal or UNDER_WAY, failed=bool(refusal))
             advisor.wait()
         return Turn(None, "all its proposals were taken meanwhile")
+
+    def prefetch(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        """Ask for the next batch while others' trials are measured, if the queue is empty and the model is trusted."""
+        advisor = self._advisor
+        if advisor is None or self._settings.wait == "always":
+            return
+        with self._distinct.lock:
+            memory = self._update(study, trial)
+            advisor.collect(trial.number)
+            wanted = self._ledger.started and advisor.answered and not advisor.queue and advisor.breaker.healthy
+            if wanted and shares(self._ledger.steps, llm_share=self._settings.llm_share)[LLM] >= _PREFETCH_SHARE:
+                self._request(memory, study, trial, opening=False)
+
+    def _request(self, memory: StudyMemory, study: optuna.Study, trial: FrozenTrial, opening: bool) -> str:
+        """See to it that a call is under way; why there is none."""
+        space = self._space(memory)
+        assert self._advisor is not None
+        assert space is not None
+        briefing = functools.partial(self._briefing, study, memory, space, opening)
+        taken = functools.partial(_taken, memory, space)
+        return self._advisor.request(study, trial, briefing, taken, self._incumbent(memory))
+
+    def _incumbent(self, memory: StudyMemory) -> Position | None:
+        return next(iter(self._ledger.best_positions(memory, 1)), None)
 
     def from_other(
         self, source: str, study: optuna.Study, trial: FrozenTrial, wanted: Mapping[str, BaseDistribution]
@@ -159,7 +182,7 @@ class StudyTurns:
 
     def _update(self, study: optuna.Study, trial: FrozenTrial) -> StudyMemory:
         memory = self._distinct.memory(study)
-        memory.refresh(study, trial.number)
+        memory.look(study, trial.number)
         self._ledger.update(memory, study.directions, self._sources)
         return memory
 

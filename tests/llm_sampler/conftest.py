@@ -20,5 +20,8 @@ def _no_endpoint(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True, scope="session")
-def _quiet() -> None:
+def _quiet_and_warm() -> None:
+    """Importing openai takes a second on a busy machine, more than the time limits that tests set."""
+    import openai  # noqa: F401
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -220,3 +220,34 @@ def test_unreachable_errors_name_their_cause_on_the_trial() -> None:
     study = run(LLMSampler(client=Scripted(UnreachableError("HTTP 503: overloaded")), seed=0), 2)
     assert study.trials[0].user_attrs[FALLBACK] == "HTTP 503: overloaded"
     assert study.trials[0].user_attrs[CALLS][0]["error"] == "HTTP 503: overloaded"
+
+
+def test_later_batches_are_fetched_while_trials_go_on(tmp_path: Path) -> None:
+    class Patient(Scripted):
+        """Answers at once at first, later after a while."""
+
+        def complete(
+            self, messages: Sequence[Message], *, schema: Mapping[str, Any] | None = None, timeout_s: float = 60.0
+        ) -> Answer:
+            if self.asked:
+                time.sleep(0.5)
+            return super().complete(messages, schema=schema, timeout_s=timeout_s)
+
+    model = Patient(batch(*OPENING), batch(*(point(*divmod(i, 5), 4, 1) for i in range(25))))
+    study = optuna.create_study(sampler=LLMSampler(client=model, seed=0))
+    write_task(study, TASK)
+    waits = []
+    ended = time.monotonic()
+
+    def timed(trial: optuna.Trial) -> float:
+        value = objective(trial)
+        waits.append(time.monotonic() - ended)
+        return value
+
+    while sum(name == "llm" for name in proposed_by(study)) < 4 and len(study.trials) < 400:
+        study.optimize(timed, n_trials=1)
+        time.sleep(0.005)
+        ended = time.monotonic()
+    assert proposed_by(study).count("llm") >= 4
+    assert max(waits[1:]) < 0.4
+    assert len(model.asked) == 2
