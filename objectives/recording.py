@@ -214,6 +214,9 @@ def recording_of(data: Mapping[str, Any], file: Path, space_path: Path | str | N
         return _with_results(header, results, time_unit=str(metadata.get("timeunit", "")), ours=ours)
     except (SpaceError, MeasurementError, RecordingError, ResultError) as error:
         raise RecordingError(f"{file.name}: {error}") from None
+    except (TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
+        # What a crafted file can hold where a number, a name or a list should stand has no end.
+        raise RecordingError(f"{file.name} holds a value of another kind than T4 has there: {error!r:.200}") from None
 
 
 def read_header(path: Path | str) -> tuple[Recording, Mapping[str, Any]]:
@@ -239,6 +242,8 @@ def read_header(path: Path | str) -> tuple[Recording, Mapping[str, Any]]:
 def _header(metadata: Mapping[str, Any]) -> Recording:
     try:
         problem, device = metadata.get("problem"), metadata.get("device", "")
+        if not isinstance(device, str) and not isinstance(device["name"], str):
+            raise TypeError(f"device name {device['name']!r:.80}")
         reference_ms = metadata.get("reference_ms")
         return Recording(
             kernel=str(metadata["kernel"]),

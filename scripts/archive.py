@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
+import hashlib
 import json
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -49,6 +53,96 @@ def list_archive(
         console.print("stale: timed with another driver or Triton than what counts on the device now", markup=False)
     if any(one.entry and one.entry.too_new for one in chosen):
         console.print("newer: written by a newer version; pip install --upgrade optuna-llm-sampler", markup=False)
+
+
+@archive.command("export")
+def export_archive(
+    study: Annotated[
+        str | None, typer.Argument(help="Name of the study, or a part that only it has; without one: all studies.")
+    ] = None,
+    output: Annotated[
+        Path, typer.Option(metavar="PATH", help="File of the study, or the folder for files named after studies.")
+    ] = Path(),
+    storage: Storage = DEFAULT_STORAGE,
+) -> None:
+    """Write studies as T4 files, which the tools of the autotuning community read, and `archive import`."""
+    from llm_sampler.scripts.report import find_study
+    from llm_sampler.studies.archive import existing
+    from llm_sampler.studies.exchange import copies_of, copy_study, write_t4
+
+    with existing(storage) as opened:
+        copies = copies_of(opened) if study is None else [copy_study(find_study(opened, study))]
+        if study is None or output.suffix not in (".json", ".gz"):
+            _make_folder(output)
+        for copy in copies:
+            path = output if not output.is_dir() else output / t4_name(copy.name)
+            write_t4(path, copy)
+            behind = f"; {copy.unfinished} unfinished ones stay behind" if copy.unfinished else ""
+            print(f"{path}: {len(copy.trials)} trials of {one_line(copy.name)}{behind}")
+
+
+@archive.command("import")
+def import_archive(
+    sources: Annotated[list[str], typer.Argument(metavar="SOURCE...", help="T4 files, or URLs of other archives.")],
+    space: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="T1 file of a T4 file that does not hold its space.")
+    ] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the study in the archive, for a single file.")
+    ] = None,
+    storage: Storage = DEFAULT_STORAGE,
+) -> None:
+    """Add studies of T4 files or other archives; what is there already is not added again.
+
+    All of it is added, or, where something is wrong or it is interrupted, nothing.
+    """
+    import optuna
+
+    from llm_sampler.studies.archive import ArchiveError, existing, open_storage
+    from llm_sampler.studies.exchange import StudyCopy, copies_of, read_t4
+    from llm_sampler.studies.merge import merge
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    copies: list[StudyCopy] = []
+    for source in sources:
+        if "://" in source:
+            with existing(source) as other:
+                copies += copies_of(other)
+        else:
+            copies.append(read_t4(Path(source), space))
+    if name is not None:
+        if len(copies) != 1:
+            raise ArchiveError(f"--name is for one study, and these are {len(copies)}")
+        if not 0 < len(name) <= 512:
+            raise ArchiveError(f"a study's name must have 1 to 512 characters, got {len(name)}")
+        copies = [dataclasses.replace(copies[0], name=name)]
+    target = open_storage(storage)
+    try:
+        for merged in merge(target, copies):
+            what = "new study" if merged.created else "study"
+            had = f", {merged.present} were there" if merged.present else ""
+            behind = f", {merged.unfinished} unfinished ones stayed behind" if merged.unfinished else ""
+            print(f"{what} {one_line(merged.name)}: {merged.added} trials added{had}{behind}")
+    finally:
+        target.engine.dispose()
+
+
+def t4_name(study_name: str) -> str:
+    """A file name for a study: its own name without what file systems or shells would take for something else."""
+    safe = re.sub(r"[^A-Za-z0-9._-]+", "-", study_name).strip("-.") or "study"
+    # Names that differ only in what was left out, or beyond the limit, get different files.
+    changed = study_name.replace("/", "-") != safe or len(safe) > 180
+    mark = f"-{hashlib.sha256(study_name.encode()).hexdigest()[:8]}" if changed else ""
+    return f"{safe[:180]}{mark}.json.gz"
+
+
+def _make_folder(folder: Path) -> None:
+    from llm_sampler.studies.files import OutputError
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make folder {folder}: {error.strerror}") from None
 
 
 def _table(studies: list[StudyOverview], now: datetime.datetime) -> Table:

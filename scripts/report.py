@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -37,6 +35,7 @@ def report(
     import optuna
 
     from llm_sampler.studies.archive import existing
+    from llm_sampler.studies.files import write_whole
     from llm_sampler.studies.report_html import report_html
     from llm_sampler.studies.report_text import report_json, report_text
 
@@ -48,7 +47,7 @@ def report(
     if target is None:
         print(text, end="")
         return
-    write_whole(target, text)
+    write_whole(target, text.encode())
     print(f"{target}: {len(text.encode()) / 1e6:.1f} MB")
 
 
@@ -112,29 +111,3 @@ def make_report(study: optuna.Study, *, live: bool = False) -> Report:
         stability = stability_from_recordings(entry.kernel, entry.problem, entry.device, winner, recordings)
     optimum_ms = optimum.measurement.median_ms if optimum else None
     return build_report(study, stability, optimum_ms=optimum_ms, here=here)
-
-
-def write_whole(target: Path, text: str) -> None:
-    """Write a file so that an interruption leaves the earlier one.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
-    try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as stream:
-                stream.write(text)
-            mask = os.umask(0)
-            os.umask(mask)
-            Path(name).chmod(0o666 & ~mask)
-            Path(name).replace(target)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise OutputError(f"cannot write {target}: {error.strerror}") from None
-
-
-class OutputError(ValueError):
-    """A file that cannot be written."""
