@@ -34,8 +34,9 @@ _PLATEAU = 15  # trials without improvement
 _PROBE_AFTER = 3  # trials of the opening
 _TRUST_WINDOW = 24  # the newest trials of the model that count
 _TRUST_PRIOR = 4.0  # comparisons that are taken as won before any is made
+_KNOWS_NOTHING, _KNOWS_MUCH = 0.55, 0.8  # of trust: where belief begins, and where it is full
 _START = 10  # trials that nobody chose, as TPE's own random start; fewer where the model is trusted
-_FEW = 3
+_FEW = 4
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def shares(steps: Sequence[Step], *, llm_share: float) -> dict[str, float]:
     """
     rest = 1.0 - llm_share
     believed = trust(steps)
-    belief = min(1.0, max(0.0, (believed - 0.3) / 0.4))
+    belief = min(1.0, max(0.0, (believed - _KNOWS_NOTHING) / (_KNOWS_MUCH - _KNOWS_NOTHING)))
     prior = {
         LLM: llm_share * belief,
         MODEL_BASED: rest * (0.45 * belief + 1.0 - belief),
