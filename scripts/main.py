@@ -13,6 +13,7 @@ import typer
 
 from llm_sampler.scripts.archive import archive
 from llm_sampler.scripts.best import best
+from llm_sampler.scripts.compare import compare
 from llm_sampler.scripts.kernels import kernels
 from llm_sampler.scripts.record import record
 from llm_sampler.scripts.report import report
@@ -27,6 +28,7 @@ app = typer.Typer(
 app.command()(tune)
 app.command()(kernels)
 app.command()(record)
+app.command()(compare)
 app.command()(best)
 app.command()(report)
 app.add_typer(archive, name="archive")
