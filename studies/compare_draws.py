@@ -16,11 +16,17 @@ if TYPE_CHECKING:
 
 
 class Draws:
-    """The draws of one run, shared by all copies of the watched sampler."""
+    """The draws of one run, shared by all copies of the watched sampler.
+
+    Attributes:
+        repeats: How many trials in a row ended with the draw that the trial before ended with, in vain.
+    """
 
     def __init__(self) -> None:
         self._count = 0
         self._last: dict[str, Any] = {}
+        self._before: dict[str, Any] = {}
+        self.repeats = 0
 
     def __deepcopy__(self, _: dict[int, Any]) -> Self:
         """Samplers are copied for each study; what they draw is counted in one place."""
@@ -44,6 +50,8 @@ class Draws:
         count, last = self._count, self._last
         self._count, self._last = 0, {}
         own = count == 0 or all(configuration.get(name) == value for name, value in last.items())
+        self.repeats = self.repeats + 1 if not own and last == self._before else 0
+        self._before = last
         return max(1, count), own
 
 

@@ -25,9 +25,9 @@ from llm_sampler.studies.compare_setup import ModelSource, Setup, make_setup
 from llm_sampler.studies.compare_space import ComparedSpace, SpaceFile
 from llm_sampler.task import write_task
 
-# An arm of which so many proposals were taken or forbidden, and none was not, proposes nothing. (Optuna's TPE may have
-# four of five proposals replaced on a small space, and is still the better for those that are not.)
-MOST_REPLACED = 30
+# An arm that draws one taken or forbidden configuration again and again, in so many trials in a row, proposes nothing.
+# (That a draw is replaced says little: four of five of TPE's are on a small space, and it is the better for the fifth.)
+MOST_REPEATS = 30
 
 
 class NothingNewError(RuntimeError):
@@ -181,7 +181,6 @@ class _Recorder:
         self._simulated: list[float] = []
         self._proposed_by: dict[str, int] = {}
         self._replaced = 0
-        self._is_productive = False
         self._setup: Setup | None = None
         self._started = time.monotonic()
         self._measured_s = 0.0
@@ -238,10 +237,9 @@ class _Recorder:
             name = self._job.arm  # the attribute has the name of a class, perhaps of a codec
         self._proposed_by[name] = self._proposed_by.get(name, 0) + 1
         self._replaced += not own
-        self._is_productive |= own and name != DEFAULT
         self._objective_s += time.process_time() - begun_s
-        if self._replaced >= MOST_REPLACED and not self._is_productive:
-            raise NothingNewError(f"proposed nothing new in {MOST_REPLACED} trials")
+        if setup.draws.repeats >= MOST_REPEATS:
+            raise NothingNewError(f"proposed nothing new in {MOST_REPEATS} trials in a row")
         if time.monotonic() - self._started > self._job.limit_s:
             raise RunTimeout(timeout_text(self._job))
 

@@ -11,7 +11,6 @@ from optuna.samplers import BaseSampler, TPESampler
 from llm_sampler.client import ChatModel, find_endpoint
 from llm_sampler.distinct import DistinctSampler
 from llm_sampler.objectives.evaluate import Evaluator
-from llm_sampler.objectives.replay import ReplayEvaluator
 from llm_sampler.space import Configuration, Value
 from llm_sampler.studies.compare_arms import Arm, base_sampler
 from llm_sampler.studies.compare_controls import (
@@ -101,7 +100,7 @@ def make_setup(
     Raises:
         CompareError: It cannot be made.
     """
-    evaluator: Evaluator = ReplayEvaluator(space.recording)
+    evaluator: Evaluator = space.replay
     if noise == "bootstrap":
         evaluator = NoisyReplay(evaluator, seed)
     if not arm.is_llm:

@@ -12,7 +12,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from llm_sampler.objectives.recording import Recording, RecordingError, read_recording
+from llm_sampler.objectives.recording import Recording, read_recording
+from llm_sampler.objectives.replay import ReplayEvaluator
 from llm_sampler.space import Configuration, configuration_key
 from llm_sampler.studies.compare_random import RandomSearch
 from llm_sampler.studies.tasks import recording_task
@@ -78,6 +79,15 @@ class ComparedSpace:
         """Check that something succeeded."""
         if self.recording.best is None:
             raise CompareError(f"{self.name}: every recorded configuration failed, so there is nothing to compare")
+
+    @functools.cached_property
+    def replay(self) -> ReplayEvaluator:
+        """Answers from the recording.
+
+        Raises:
+            RecordingError: It lacks an allowed configuration.
+        """
+        return ReplayEvaluator(self.recording)
 
     @functools.cached_property
     def configurations(self) -> Sequence[Configuration]:
@@ -176,6 +186,3 @@ def _source_of(file: SpaceFile, sources: Mapping[str, Path]) -> str | None:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CompareError(f"cannot read the source file {path}: {error}") from None
-
-
-__all__ = ["CompareError", "ComparedSpace", "RecordingError", "SpaceFile", "find_spaces"]
