@@ -31,6 +31,7 @@ from llm_sampler.space import Configuration, Space, SpaceError, Value, configura
 EXHAUSTIVE = "every allowed configuration"
 # The largest published T4 files unpack to about 100 MB; more is an accident or an attack.
 _MOST_BYTES = 512 * 2**20
+_MOST_MESSAGE = 600
 
 
 class RecordingError(ValueError):
@@ -213,7 +214,7 @@ def recording_of(data: Mapping[str, Any], file: Path, space_path: Path | str | N
             header = _foreign_header(file, load_t4(Path(space_path)))
         return _with_results(header, results, time_unit=str(metadata.get("timeunit", "")), ours=ours)
     except (SpaceError, MeasurementError, RecordingError, ResultError) as error:
-        raise RecordingError(f"{file.name}: {error}") from None
+        raise RecordingError(f"{file.name}: {_shortened(str(error))}") from None
     except (TypeError, AttributeError, KeyError, OverflowError, RecursionError) as error:
         # What a crafted file can hold where a number, a name or a list should stand has no end.
         raise RecordingError(f"{file.name} holds a value of another kind than T4 has there: {error!r:.200}") from None
@@ -239,12 +240,19 @@ def read_header(path: Path | str) -> tuple[Recording, Mapping[str, Any]]:
         raise RecordingError(f"{file.name}: {error}") from None
 
 
+def _shortened(message: str) -> str:
+    """A message that may quote a file: whoever crafted it chose the length."""
+    return message if len(message) <= _MOST_MESSAGE else message[:_MOST_MESSAGE] + "…"
+
+
 def _header(metadata: Mapping[str, Any]) -> Recording:
     try:
         problem, device = metadata.get("problem"), metadata.get("device", "")
         if not isinstance(device, str) and not isinstance(device["name"], str):
             raise TypeError(f"device name {device['name']!r:.80}")
         reference_ms = metadata.get("reference_ms")
+        if not isinstance(metadata["space"].get("restrictions", []), list):
+            raise TypeError("restrictions must be an array")
         return Recording(
             kernel=str(metadata["kernel"]),
             space=Space.from_json(metadata["space"]),

@@ -147,7 +147,7 @@ def read_t4(path: Path, space_path: Path | None = None) -> StudyCopy:
         return _from_recording(recording) if archive is None else _from_archive(recording, data, archive)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         if isinstance(error, RecordingError | ArchiveError | SpaceError):
-            raise type(error)(f"{path.name}: {error}") from None
+            raise type(error)(f"{path.name}: {error!s:.600}") from None
         raise ArchiveError(f"{path.name} holds no study of this program: {error!r:.200}") from None
 
 
@@ -173,6 +173,9 @@ def _from_archive(recording: Recording, data: Mapping[str, Any], archive: Mappin
         raise ArchiveError(f"a study's name must be a text of at most {_MOST_NAME} characters, got {name!r:.60}")
     refuse_newer(name, entry)
     task = Task.from_json(json.dumps(archive["task"]))
+    _check_task(task)
+    if entry.kernel != recording.kernel:
+        raise ArchiveError(f"its metadata and its entry must name one kernel, got {recording.kernel:.60} and another")
     if task.space.digest() != recording.space.digest() or entry.digest != task.space.digest():
         raise ArchiveError("the spaces of its metadata, its entry and its task must be the same")
     trials = []
@@ -235,6 +238,16 @@ def _check_same(trial: FrozenTrial, measurement: Measurement) -> None:
         raise ArchiveError(
             f"a result and its trial must agree, got {measurement.status} {listed_ms} and {status!r:.40} {value_ms}"
         )
+
+
+def _check_task(task: Task) -> None:
+    """Make sure that what a prompt or a report shows of a task are texts and scalars."""
+    texts = (task.title, task.description, task.source, task.objective, task.unit, task.outcome)
+    if not all(isinstance(text, str) for text in texts):
+        raise ArchiveError("a task's title, description, source, objective, unit and outcome must be texts")
+    for facts in (task.problem, task.device, task.space.facts):
+        if not isinstance(facts, dict) or not all(isinstance(v, bool | int | float | str) for v in facts.values()):
+            raise ArchiveError("a task's problem, device and facts must be objects of bools, numbers and texts")
 
 
 def _check_space(recording: Recording) -> None:

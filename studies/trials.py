@@ -22,6 +22,7 @@ _PREFIXES = (PREFIX, "kernel:")
 _STATES = {state.name: state for state in (TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL)}
 # Optuna's limits for keys, and MySQL's for values.
 _MOST_NAME, _MOST_BYTES = 512, 65_000
+_MOST_DEPTH = 8
 
 
 def trial_facts(trial: FrozenTrial) -> dict[str, Any]:
@@ -91,8 +92,11 @@ def _make_trial(facts: Mapping[str, Any], configuration: Configuration, space: S
         user_attrs=attributes,
         constraints={_name(name): _finite(bound) for name, bound in facts["constraints"].items()} or None,
     )
-    trial.datetime_start = _date(facts["started"])
-    trial.datetime_complete = _date(facts["ended"])
+    started, ended = _date(facts["started"]), _date(facts["ended"])
+    # A trial that was lost while it waited never started; Optuna wants both dates.
+    trial.datetime_start, trial.datetime_complete = started or ended, ended or started
+    if trial.datetime_start is None:
+        raise ArchiveError("a finished trial must say when it started or ended")
     return trial
 
 
@@ -105,10 +109,20 @@ def _name(name: Any) -> str:
 def _bounded(name: str, value: Any) -> Any:
     if not name.startswith(_PREFIXES):
         raise ArchiveError(f"an attribute must begin with {' or '.join(_PREFIXES)}, got {name!r:.60}")
+    if _depth(value, _MOST_DEPTH) > _MOST_DEPTH:
+        raise ArchiveError(f"an attribute must be nested at most {_MOST_DEPTH} deep, and {name} is nested deeper")
     size = len(json.dumps(value, allow_nan=False))
     if size > _MOST_BYTES:
         raise ArchiveError(f"an attribute must have at most {_MOST_BYTES:,} bytes, got {name} with {size:,}")
     return value
+
+
+def _depth(value: Any, most: int) -> int:
+    """How deep lists and objects are nested in each other; it looks no further than one beyond ``most``."""
+    if most < 0 or not isinstance(value, list | dict):
+        return 0
+    items = value.values() if isinstance(value, dict) else value
+    return 1 + max((_depth(item, most - 1) for item in items), default=0)
 
 
 def _finite(value: Any) -> float:
