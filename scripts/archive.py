@@ -16,6 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from llm_sampler.scripts.tune import DEFAULT_STORAGE
+from llm_sampler.studies.text import printable
 
 if TYPE_CHECKING:
     from llm_sampler.studies.query import StudyOverview
@@ -78,7 +79,7 @@ def export_archive(
             path = output if not output.is_dir() else output / t4_name(copy.name)
             write_t4(path, copy)
             behind = f"; {copy.unfinished} unfinished ones stay behind" if copy.unfinished else ""
-            print(f"{path}: {len(copy.trials)} trials of {one_line(copy.name)}{behind}")
+            print(f"{path}: {len(copy.trials)} trials of {printable(copy.name)}{behind}")
 
 
 @archive.command("import")
@@ -122,7 +123,7 @@ def import_archive(
             what = "new study" if merged.created else "study"
             had = f", {merged.present} were there" if merged.present else ""
             behind = f", {merged.unfinished} unfinished ones stayed behind" if merged.unfinished else ""
-            print(f"{what} {one_line(merged.name)}: {merged.added} trials added{had}{behind}")
+            print(f"{what} {printable(merged.name)}: {merged.added} trials added{had}{behind}")
     finally:
         target.engine.dispose()
 
@@ -155,9 +156,9 @@ def _table(studies: list[StudyOverview], now: datetime.datetime) -> Table:
         entry = one.entry
         note = " (newer)" if entry and entry.too_new else ""
         table.add_row(
-            escape(one_line(entry.kernel)) if entry else "",
-            escape(one_line(entry.problem.short)) if entry and entry.problem else "",
-            escape(one_line(entry.device)) if entry else "",
+            escape(printable(entry.kernel)) if entry else "",
+            escape(printable(entry.problem.short)) if entry and entry.problem else "",
+            escape(printable(entry.device)) if entry else "",
             f"{one.trials:,}",
             str(one.failed or ""),
             str(one.stale or ""),
@@ -165,7 +166,7 @@ def _table(studies: list[StudyOverview], now: datetime.datetime) -> Table:
             "" if one.speedup is None else f"{one.speedup:.2f}x",
             "" if one.reference_speedup is None else f"{one.reference_speedup:.2f}x",
             "" if one.updated is None else age(now - one.updated),
-            escape(one_line(one.name)) + note,
+            escape(printable(one.name)) + note,
         )
     return table
 
@@ -177,11 +178,6 @@ def age(passed: datetime.timedelta) -> str:
         if seconds >= length:
             return f"{seconds // length} {unit}"
     return f"{seconds} s"
-
-
-def one_line(text: str) -> str:
-    """Foreign text without line breaks and control characters, which could move a terminal's cursor."""
-    return "".join(character if character.isprintable() else "?" for character in text)
 
 
 def _json(one: StudyOverview) -> dict[str, object]:

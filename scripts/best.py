@@ -42,6 +42,7 @@ def best(
     from llm_sampler.studies.archive import existing
     from llm_sampler.studies.freshness import machine_versions
     from llm_sampler.studies.query import find_best
+    from llm_sampler.studies.text import printable
 
     here = machine_versions()
     with existing(storage) as archive:
@@ -49,7 +50,7 @@ def best(
         wanted_device = _full_name(archive, kernel, device or here[0] or _last_device(archive, kernel))
         allows = _allows(kernel, wanted, wanted_device)
         answer = find_best(archive, kernel, wanted, wanted_device, allows=allows, here=here)
-    notes = _notes(answer, wanted, wanted_device)
+    notes = [printable(note) for note in _notes(answer, wanted, wanted_device)]
     if form == "text":
         print(_text(answer, notes))
         return
@@ -137,6 +138,7 @@ def _notes(answer: Answer, problem: Problem | None, device: str) -> list[str]:
 def _text(answer: Answer, notes: list[str]) -> str:
     from llm_sampler.studies.freshness import shown_versions
     from llm_sampler.studies.paste import json_line, python_line, triton_line
+    from llm_sampler.studies.text import printable
 
     factors = [
         f"{factor:.2f}x {what}"
@@ -149,7 +151,7 @@ def _text(answer: Answer, notes: list[str]) -> str:
             *(f"{note[0].upper()}{note[1:]}." for note in notes),
             f"{answer.median_ms:.4g} ms{speed}; best of {answer.measured:,} measured configurations "
             f"({shown_versions(answer.versions)}).",
-            f"Study {answer.study}, trial {answer.trial}",
+            printable(f"Study {answer.study}, trial {answer.trial}"),
             "",
             "JSON    " + json_line(answer.configuration),
             "Triton  " + triton_line(answer.configuration),

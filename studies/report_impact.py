@@ -96,8 +96,10 @@ def parameter_importances(study: optuna.Study) -> dict[str, float]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ExperimentalWarning)
+            # With fewer than about ten times all are called equally important, which is to know nothing.
+            warnings.filterwarnings("error", message="The number of trials is too small")
             return optuna.importance.get_param_importances(study)
-    except (ValueError, RuntimeError):  # one trial, equal times, or no parameter that all trials have
+    except (ValueError, RuntimeError, UserWarning):  # one trial, equal times, or no parameter that all trials have
         return {}
 
 

@@ -22,10 +22,10 @@ from llm_sampler.studies.report_words import (
     pairs,
     pastes,
     percent,
-    printable,
     proposal,
     times,
 )
+from llm_sampler.studies.text import printable
 
 _MOST_DETAIL = 100
 _DERIVED = {"cost_ratio", "untried", "share"}
@@ -33,7 +33,7 @@ _DERIVED = {"cost_ratio", "untried", "share"}
 
 def report_text(report: Report) -> str:
     """The report as plain text, for terminals and messages; foreign text holds no control characters."""
-    return "\n".join(_lines(report)) + "\n"
+    return "\n".join(printable(line) for line in _lines(report)) + "\n"
 
 
 def report_json(report: Report) -> str:

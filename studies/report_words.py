@@ -11,11 +11,6 @@ from llm_sampler.studies.paste import json_line, python_line, triton_line
 from llm_sampler.studies.report_data import Report, Timing
 
 
-def printable(text: str) -> str:
-    """Foreign text on one line, without control characters, which could move a terminal's cursor."""
-    return "".join(character if character.isprintable() else " " for character in text)
-
-
 def ms(value: float | None) -> str:
     """E.g. ``0.1899 ms``; empty for None."""
     return "" if value is None else f"{value:.4g} ms"
