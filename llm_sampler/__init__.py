@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from llm_sampler.client import Answer, ChatError, ChatModel
-    from llm_sampler.distinct import DistinctSampler, SpaceExhaustedError
+    from llm_sampler.distinct import DistinctSampler
+    from llm_sampler.exhaustion import SpaceExhaustedError
     from llm_sampler.openai_chat import OpenAIChat
     from llm_sampler.prompt import Briefing, build_prompt
     from llm_sampler.sampler import LLMFallbackError, LLMSampler
@@ -29,7 +30,7 @@ _HOMES = {
     "Parameter": "llm_sampler.space",
     "Space": "llm_sampler.space",
     "SpaceError": "llm_sampler.space",
-    "SpaceExhaustedError": "llm_sampler.distinct",
+    "SpaceExhaustedError": "llm_sampler.exhaustion",
     "Task": "llm_sampler.task",
     "build_prompt": "llm_sampler.prompt",
     "read_task": "llm_sampler.task",

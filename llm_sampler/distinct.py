@@ -21,6 +21,7 @@ from optuna.trial import FrozenTrial, TrialState
 from llm_sampler.attributes import CLAIM, PROPOSED_BY, USER, sampler_name
 from llm_sampler.claim import take
 from llm_sampler.draw import joint_draw, reseed, seed_of
+from llm_sampler.exhaustion import is_exhausted, refuse_asked_trial, refuse_running_trial, stop_if_exhausted
 from llm_sampler.free import Turn, find_free
 from llm_sampler.memory import Memories, StudyMemory, fixed_values, is_optimizing
 from llm_sampler.notes import tag
@@ -32,15 +33,6 @@ if TYPE_CHECKING:
 
 _logger = optuna.logging.get_logger("optuna.llm_sampler")
 _REDRAWS = 4
-
-
-class SpaceExhaustedError(optuna.TrialPruned):
-    """Every allowed configuration of the study's space has been measured or is being measured.
-
-    Within ``Study.optimize`` the study stops and nobody sees it. With ask and tell, ``Study.ask`` raises it (its trial
-    ends as FAIL); so does a ``suggest`` call if another worker took the last configuration meanwhile (tell the trial
-    PRUNED).
-    """
 
 
 class DistinctSampler(BaseSampler):
@@ -73,11 +65,6 @@ class DistinctSampler(BaseSampler):
 
     Raises:
         SpaceError: A restriction cannot be used, or both spaces were given.
-
-    Example:
-        ```python
-        study = optuna.create_study(sampler=DistinctSampler(optuna.samplers.TPESampler(seed=0), space=space))
-        ```
     """
 
     def __init__(
@@ -147,7 +134,7 @@ class DistinctSampler(BaseSampler):
         with self._lock:
             memory = self.memory(study)
             memory.refresh(study)
-            return self._is_exhausted(memory)
+            return is_exhausted(memory)
 
     def infer_relative_search_space(self, study: optuna.Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
         """All parameters of the space; what the base sampler infers where the space is unknown."""
@@ -181,14 +168,7 @@ class DistinctSampler(BaseSampler):
         *,
         base: BaseSampler | None = None,
     ) -> dict[str, Any]:
-        """A free and allowed configuration, claimed for the trial; see ``sample_relative``.
-
-        Args:
-            study: The study.
-            trial: The trial.
-            search_space: The parameters to give values to.
-            base: Another sampler to draw from, None for this one's own.
-        """
+        """As ``sample_relative``, without saying so on the trial; drawn from another sampler if ``base`` is one."""
         with self._lock:
             memory, own = self._memories.of(study)
             base = own if base is None else base
@@ -201,8 +181,12 @@ class DistinctSampler(BaseSampler):
                 return joint_draw(base, study, trial, search_space)
             values = {**space.single_values, **{n: v for n, v in fixed.items() if n not in search_space}}
             turn = Turn(study, trial, memory, space, base, search_space, values, self.rng(trial), self._redraws)
-            found = find_free(turn)
-            return self._without_free(turn) if found is None else found
+            if (found := find_free(turn)) is not None:
+                return found
+            if space.declared and not trial.system_attrs.get("fixed_params"):
+                raise refuse_running_trial(study, memory)
+            # The user enqueued this trial, or the space was only inferred: a repetition is better than an end.
+            return turn.draw()
 
     def claim(self, study: optuna.Study, trial: FrozenTrial, configuration: Mapping[str, Any]) -> bool:
         """Take a configuration for a trial, unless another trial has it."""
@@ -228,50 +212,28 @@ class DistinctSampler(BaseSampler):
         Raises:
             SpaceExhaustedError: The space is used up, and the trial was not made by ``Study.optimize``.
         """
-        base = self._memories.of(study)[1]
+        memory, base = self._memories.of(study)
         base.before_trial(study, trial)
         if trial.system_attrs.get("fixed_params"):
             if PROPOSED_BY not in trial.user_attrs:
                 tag(study, trial, PROPOSED_BY, USER)
         elif not is_optimizing(study) and not trial.params and CLAIM not in trial.system_attrs:
             with self._lock:
-                memory = self.memory(study)
-                memory.refresh(study, trial.number)
-                if self._is_exhausted(memory):
-                    # Otherwise it would stay RUNNING for good: ask() raises before the caller has the trial.
-                    study._storage.set_trial_state_values(trial._trial_id, TrialState.FAIL)
-                    raise SpaceExhaustedError(_exhausted_text(memory))
+                refuse_asked_trial(study, trial, memory)
 
     def after_trial(
         self, study: optuna.Study, trial: FrozenTrial, state: TrialState, values: Sequence[float] | None
     ) -> None:
         """Stop the study if this trial took the last free configuration of a stated space."""
-        self._memories.of(study)[1].after_trial(study, trial, state, values)
-        if is_optimizing(study) and state in (TrialState.COMPLETE, TrialState.PRUNED):
+        memory, base = self._memories.of(study)
+        base.after_trial(study, trial, state, values)
+        if state in (TrialState.COMPLETE, TrialState.PRUNED):
             with self._lock:
-                memory = self.memory(study)
-                if memory.may_be_exhausted():
-                    memory.refresh(study)
-                    if self._is_exhausted(memory) and not memory.waiting:
-                        _logger.info(_exhausted_text(memory))
-                        study.stop()
+                stop_if_exhausted(study, memory)
 
     def rng(self, trial: FrozenTrial, stream: int = 1) -> np.random.Generator:
         """Randomness of one trial beside the base sampler's; ``stream`` tells uses apart."""
         return np.random.default_rng(None if self._seed is None else (self._seed, trial.number, stream))
-
-    def _is_exhausted(self, memory: StudyMemory) -> bool:
-        free = memory.free_rows()
-        return free is not None and memory.space is not None and memory.space.declared and not free.any()
-
-    def _without_free(self, turn: Turn) -> dict[str, Any]:
-        """What to do where the parameters that are not fixed leave no free configuration."""
-        if turn.space.declared and not turn.trial.system_attrs.get("fixed_params"):
-            if is_optimizing(turn.study):
-                turn.study.stop()
-            raise SpaceExhaustedError(_exhausted_text(turn.memory))
-        # The user enqueued this trial, or the space was only inferred: a repetition is better than an end.
-        return turn.draw()
 
 
 def declared_space(
@@ -294,12 +256,3 @@ def declared_space(
         return None
     stated.check_restrictions()
     return stated
-
-
-def _exhausted_text(memory: StudyMemory) -> str:
-    assert memory.space is not None
-    assert memory.space.table is not None
-    return (
-        f"all {len(memory.space.table)} allowed configurations of the space have been proposed; "
-        "to go on, widen the space or loosen a restriction"
-    )

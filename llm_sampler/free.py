@@ -15,6 +15,7 @@ from optuna.samplers import RandomSampler
 
 from llm_sampler import claim
 from llm_sampler.draw import draws_uniformly, joint_draw
+from llm_sampler.search_space import random_number
 
 if TYPE_CHECKING:
     import optuna
@@ -151,5 +152,5 @@ def _mutations(turn: Turn, near: Position | None) -> Iterator[Position]:
         count = 1 + attempt * len(names) // _ATTEMPTS
         position = list(origin)
         for name in turn.rng.choice(names, size=count, replace=False):
-            position[columns[str(name)]] = turn.space.random_number(str(name), turn.rng)
+            position[columns[str(name)]] = random_number(turn.space, str(name), turn.rng)
         yield tuple(position)

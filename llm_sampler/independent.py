@@ -1,16 +1,47 @@
-"""`FilteredSampler`: a sampler that sees a part of a study's trials only."""
+"""The independent source: a search that does not see what a model's proposals led to."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler
+from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial, TrialState
 
 if TYPE_CHECKING:
     import optuna
+
+    from llm_sampler.distinct import DistinctSampler
+
+# Random trials before the fallback sampler's own model is used, where it does not say (TPE does).
+_START = 10
+
+
+class Independent:
+    """Random search at first, then the fallback sampler on the trials that do not follow from the model's.
+
+    Args:
+        distinct: The fallback, which also knows what is taken.
+        shows: Whether a trial does not follow from the model's.
+    """
+
+    def __init__(self, distinct: DistinctSampler, shows: Callable[[FrozenTrial], bool]) -> None:
+        base = distinct.fresh_base()
+        self._distinct = distinct
+        self._shows = shows
+        self._start = int(getattr(base, "_n_startup_trials", _START))
+        self._random = RandomSampler()
+        self._filtered = FilteredSampler(base, shows)
+
+    def propose(
+        self, study: optuna.Study, trial: FrozenTrial, wanted: Mapping[str, BaseDistribution]
+    ) -> dict[str, Any]:
+        """A free configuration, claimed for the trial."""
+        with self._distinct.lock:
+            seen = sum(self._shows(other) for other in self._distinct.memory(study).finished)
+            base = self._random if seen < self._start else self._filtered
+            return self._distinct.propose(study, trial, wanted, base=base)
 
 
 class FilteredSampler(BaseSampler):

@@ -5,6 +5,7 @@ Everything here is derived from the storage and is never the only copy. Position
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -196,14 +197,16 @@ class Memories(Generic[State]):
 
     def __init__(self, make: Callable[[], State]) -> None:
         self._make = make
+        self._lock = threading.Lock()
         self._states: weakref.WeakKeyDictionary[object, dict[int, State]] = weakref.WeakKeyDictionary()
 
     def of(self, study: optuna.Study) -> State:
         """The state of a study."""
-        states = self._states.setdefault(study._storage, {})
-        if study._study_id not in states:
-            states[study._study_id] = self._make()
-        return states[study._study_id]
+        with self._lock:  # or two threads would begin with a state each
+            states = self._states.setdefault(study._storage, {})
+            if study._study_id not in states:
+                states[study._study_id] = self._make()
+            return states[study._study_id]
 
     def __iter__(self) -> Iterator[State]:
         """All states."""

@@ -98,6 +98,10 @@ class SearchSpace:
         """Values of the parameters that leave no choice."""
         return {name: self._codecs[name].ends[0] for name, d in self.distributions.items() if d.single()}
 
+    def ends_of(self, name: str) -> tuple[Any, Any]:
+        """The first and the last value of a parameter."""
+        return self._codecs[name].ends
+
     def size_of(self, name: str) -> int | None:
         """How many values a parameter has, None for a range without step."""
         return self._codecs[name].size
@@ -131,31 +135,6 @@ class SearchSpace:
     def number(self, name: str, value: Any) -> float | None:
         """The number of one parameter's value in a position, None if the value is illegal."""
         return self._codecs[name].number(value)
-
-    def random_number(self, name: str, rng: np.random.Generator) -> float:
-        """A number of one parameter, uniformly at random (log-uniformly where the distribution is)."""
-        codec, distribution = self._codecs[name], self.distributions[name]
-        low, high = codec.ends
-        if getattr(distribution, "log", False):
-            value = math.exp(rng.uniform(math.log(low), math.log(high)))
-            number = codec.number(value if codec.size is None else min(max(round(value), low), high))
-            return codec.number(low) or 0.0 if number is None else number
-        return float(rng.uniform(low, high)) if codec.size is None else float(rng.integers(codec.size))
-
-    def step_from(self, name: str, number: float, share: float) -> float:
-        """A number of one numeric parameter, a share of its width away (of its logarithm's where it is logarithmic)."""
-        codec, distribution = self._codecs[name], self.distributions[name]
-        low, high = codec.ends
-        value = codec.value(number)
-        if getattr(distribution, "log", False):
-            moved = math.exp(math.log(value) + share * math.log(high / low))
-        else:
-            moved = value + share * (high - low)
-        moved = min(max(moved, low), high)
-        if codec.size is None:
-            return float(moved)
-        step = getattr(distribution, "step", None) or 1
-        return float(min(round((moved - low) / step), codec.size - 1))
 
     def value(self, name: str, number: float) -> Any:
         """The value of one parameter from its number in a position."""
@@ -339,3 +318,30 @@ def _real(value: Any) -> float | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return real if math.isfinite(real) else None
+
+
+def random_number(space: SearchSpace, name: str, rng: np.random.Generator) -> float:
+    """A number of one parameter, uniformly at random (log-uniformly where the distribution is)."""
+    distribution, size = space.distributions[name], space.size_of(name)
+    if getattr(distribution, "log", False):
+        low, high = space.ends_of(name)
+        value = math.exp(rng.uniform(math.log(low), math.log(high)))
+        number = space.number(name, value if size is None else min(max(round(value), low), high))
+        return space.number(name, low) or 0.0 if number is None else number
+    return float(rng.uniform(*space.ends_of(name))) if size is None else float(rng.integers(size))
+
+
+def step_from(space: SearchSpace, name: str, number: float, share: float) -> float:
+    """A number of one numeric parameter, a share of its width away (of its logarithm's where it is logarithmic)."""
+    distribution, size = space.distributions[name], space.size_of(name)
+    low, high = space.ends_of(name)
+    value = space.value(name, number)
+    if getattr(distribution, "log", False):
+        moved = math.exp(math.log(value) + share * math.log(high / low))
+    else:
+        moved = value + share * (high - low)
+    moved = min(max(moved, low), high)
+    if size is None:
+        return float(moved)
+    step = getattr(distribution, "step", None) or 1
+    return float(min(round((moved - low) / step), size - 1))

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution
-from optuna.samplers import BaseSampler, RandomSampler
 from optuna.trial import FrozenTrial
 
 from llm_sampler.advisor import Advisor, Settings
@@ -19,9 +17,9 @@ from llm_sampler.budget import CallRecord
 from llm_sampler.client import ChatModel
 from llm_sampler.distinct import DistinctSampler
 from llm_sampler.history import rows_of
-from llm_sampler.independent import FilteredSampler
+from llm_sampler.independent import Independent
 from llm_sampler.ledger import Ledger
-from llm_sampler.local import neighbours
+from llm_sampler.local import from_neighbours
 from llm_sampler.memory import StudyMemory, fixed_values
 from llm_sampler.notes import note_proposal, tag
 from llm_sampler.policy import MODEL_BASED, SOURCES, choose, opening_source, shares
@@ -77,8 +75,7 @@ class StudyTurns:
         self._advisor = None if model is None else Advisor(model, settings)
         self._ledger = Ledger()
         self._sources = {LLM: LLM, LOCAL: LOCAL, INDEPENDENT: INDEPENDENT, distinct.base_name: MODEL_BASED}
-        self._random = RandomSampler()
-        self._independent: BaseSampler = FilteredSampler(distinct.fresh_base(), self._is_independent)
+        self._independent = Independent(distinct, self._is_independent)
         self._default_is_due = True
 
     def conditional_space(self, study: optuna.Study) -> dict[str, BaseDistribution]:
@@ -102,7 +99,7 @@ class StudyTurns:
             if not self._ledger.best_positions(memory, 1):
                 available -= {LOCAL}
             weights = shares(self._ledger.steps, llm_share=self._settings.llm_share)
-            draw = self._rng(trial, 2 + without_model).random()
+            draw = self._distinct.rng(trial, 2 + without_model).random()
             return choose(weights, available, draw)
 
     def _opening_is_queued(self) -> bool:
@@ -139,6 +136,8 @@ class StudyTurns:
         with self._distinct.lock:
             memory = self._update(study, trial)
             advisor.collect(trial.number)
+            if self._space(memory) is None:
+                return
             wanted = self._ledger.started and advisor.answered and not advisor.queue and advisor.breaker.healthy
             if wanted and shares(self._ledger.steps, llm_share=self._settings.llm_share)[LLM] >= _PREFETCH_SHARE:
                 self._request(memory, study, trial, opening=False)
@@ -159,11 +158,17 @@ class StudyTurns:
         self, source: str, study: optuna.Study, trial: FrozenTrial, wanted: Mapping[str, BaseDistribution]
     ) -> dict[str, Any]:
         """A proposal of another source, claimed and noted."""
-        if source == LOCAL and (values := self._from_neighbours(study, trial, wanted)) is not None:
-            tag(study, trial, PROPOSED_BY, LOCAL)
-            return values
+        if source == LOCAL:
+            with self._distinct.lock:
+                best = self._ledger.best_positions(self._update(study, trial), _LOCAL_ORIGINS)
+                values = from_neighbours(self._distinct, study, trial, wanted, best)
+            if values is not None:
+                tag(study, trial, PROPOSED_BY, LOCAL)
+                return values
         if source == INDEPENDENT:
-            return self._from_independent(study, trial, wanted)
+            values = self._independent.propose(study, trial, wanted)
+            tag(study, trial, PROPOSED_BY, INDEPENDENT)
+            return values
         return self.from_fallback(study, trial, wanted)
 
     def from_fallback(
@@ -229,41 +234,10 @@ class StudyTurns:
                 return {name: values[name] for name in wanted if name in values}
         return None
 
-    def _from_neighbours(
-        self, study: optuna.Study, trial: FrozenTrial, wanted: Mapping[str, BaseDistribution]
-    ) -> dict[str, Any] | None:
-        with self._distinct.lock:
-            memory = self._update(study, trial)
-            best = self._ledger.best_positions(memory, _LOCAL_ORIGINS)
-            space = memory.space
-            if space is None or not best:
-                return None
-            fixed = {name: value for name, value in fixed_values(study, trial).items() if name not in wanted}
-            for position in neighbours(space, best, self._rng(trial, 4)):
-                values = {**space.configuration(position), **fixed}
-                if space.allows(values) and self._distinct.claim(study, trial, values):
-                    return {name: values[name] for name in wanted if name in values}
-        return None
-
-    def _from_independent(
-        self, study: optuna.Study, trial: FrozenTrial, wanted: Mapping[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        with self._distinct.lock:
-            memory = self._distinct.memory(study)
-            seen = sum(self._is_independent(other) for other in memory.finished)
-            start = getattr(self._distinct.fresh_base(), "_n_startup_trials", 10)
-            base = self._random if seen < start else self._independent
-            values = self._distinct.propose(study, trial, wanted, base=base)
-        tag(study, trial, PROPOSED_BY, INDEPENDENT)
-        return values
-
     def _is_independent(self, trial: FrozenTrial) -> bool:
         """Whether a trial does not follow from the model's proposals."""
         proposed_by = trial.user_attrs.get(PROPOSED_BY)
         return proposed_by not in (LLM, LOCAL, self._distinct.base_name)
-
-    def _rng(self, trial: FrozenTrial, stream: int) -> np.random.Generator:
-        return self._distinct.rng(trial, stream)
 
 
 def _taken(memory: StudyMemory, space: SearchSpace, configuration: Mapping[str, Any]) -> str:

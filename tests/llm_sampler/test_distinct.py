@@ -17,7 +17,8 @@ from optuna.samplers import CmaEsSampler, NSGAIISampler, QMCSampler, RandomSampl
 from optuna.trial import TrialState
 
 from llm_sampler.attributes import PROPOSED_BY
-from llm_sampler.distinct import DistinctSampler, SpaceExhaustedError
+from llm_sampler.distinct import DistinctSampler
+from llm_sampler.exhaustion import SpaceExhaustedError
 from llm_sampler.space import Parameter, Space, SpaceError, configuration_key
 from llm_sampler.task import Task, write_task
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from llm_sampler.search_space import SearchSpace
+from llm_sampler.search_space import SearchSpace, random_number, step_from
 from llm_sampler.space import Parameter, Space, SpaceError
 
 FINITE = {
@@ -106,11 +106,11 @@ def test_random_numbers_and_steps_stay_legal() -> None:
     rng = np.random.default_rng(0)
     space = SearchSpace(FINITE | {"log": IntDistribution(1, 1000, log=True), "x": FloatDistribution(1e-5, 1, log=True)})
     for name in space.names:
-        numbers = [space.random_number(name, rng) for _ in range(200)]
+        numbers = [random_number(space, name, rng) for _ in range(200)]
         values = [space.value(name, number) for number in numbers]
         assert [space.number(name, value) for value in values] == pytest.approx(numbers)
         assert len(set(values)) > 1
     for name in ("depth", "rate", "log", "x"):
         for share in (-2.0, -0.01, 0.01, 2.0):
-            number = space.step_from(name, space.random_number(name, rng), share)
+            number = step_from(space, name, random_number(space, name, rng), share)
             assert space.number(name, space.value(name, number)) == pytest.approx(number)
