@@ -34,6 +34,10 @@ _CODECS: Mapping[str, dict[str, bool]] = {
     "gp": {"log_values": True, "tell_failures": True},
     "cmaes": {"tell_failures": True},
 }
+# Without scrambling a Sobol sequence is the same for every seed.
+_DEFAULTS: Mapping[str, dict[str, Value]] = {"qmc": {"scramble": True}}
+# What the codec takes care of, or what a comparison means to do, needs no warning.
+_QUIET: Mapping[str, dict[str, bool]] = {name: {"warn_independent_sampling": False} for name in ("cmaes", "gp", "qmc")}
 _SEARCHES = ("exhaustive", "neighbours")
 LLM_SWITCHES = ("pure", "no-source", "no-device", "no-history", "renamed")
 LLM_OPTIONS = ("share", "batch", "simulated")
@@ -73,6 +77,11 @@ class Arm:
         return self.name == "gp"
 
     @property
+    def arguments(self) -> dict[str, Value]:
+        """Arguments of the sampler's class."""
+        return {**_DEFAULTS.get(self.name, {}), **self.options}
+
+    @property
     def encoding(self) -> Encoding:
         """What the sampler sees of a parameter."""
         for encoding in ENCODINGS:
@@ -94,7 +103,7 @@ class Arm:
         codec = _CODECS.get(self.name, {}) if self.encoding == "index" else {}
         told = [{"log_values": "log times", "tell_failures": "failures as the worst time"}[name] for name in codec]
         seen = "indices of choices" if self.encoding == "index" else "categorical"
-        return ", ".join([class_name, seen, *told, *(f"{name} {value}" for name, value in self.options.items())])
+        return ", ".join([class_name, seen, *told, *(f"{name} {value}" for name, value in self.arguments.items())])
 
 
 def parse_arm(text: str) -> Arm:
@@ -156,18 +165,15 @@ def base_sampler(arm: Arm, space: Space, *, seed: int) -> BaseSampler:
 
 
 def _bare_sampler(arm: Arm, *, seed: int) -> BaseSampler:
-    options = dict(arm.options)
     try:
         if arm.name in OPTUNA_SAMPLERS:
-            # Not Optuna's warnings about what the codec takes care of.
-            quiet = {"warn_independent_sampling": False} if arm.name in ("cmaes", "gp", "qmc") else {}
-            return optuna_sampler(arm.name, seed=seed, **{**quiet, **options})
+            return optuna_sampler(arm.name, seed=seed, **{**_QUIET.get(arm.name, {}), **arm.arguments})
         factory = _hub_class(arm.name) if arm.name.startswith(HUB_PREFIX) else _imported(arm.name)
     except SamplerError as error:
         raise CompareError(str(error)) from None
     seeded = {"seed": seed} if _takes_seed(factory) else {}
     try:
-        sampler = factory(**seeded, **options)
+        sampler = factory(**seeded, **arm.arguments)
     except TypeError as error:
         raise CompareError(f"{arm.name}: {error}") from None
     if not isinstance(sampler, BaseSampler):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +16,14 @@ from llm_sampler.studies.compare_summary import Cell, Comparison
 _COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9", "#8C8C00", "#7F7F7F")
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "star", "pentagon", "hexagon", "cross")
-_RATIO_TICKS = (1.0, 1.01, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0)
+# Ticks of a ratio's axis by its largest value: more would stand on each other.
+_TICKS: Mapping[float, tuple[float, ...]] = {
+    1.02: (1.0, 1.002, 1.005, 1.01, 1.02),
+    1.12: (1.0, 1.01, 1.02, 1.05, 1.1),
+    1.6: (1.0, 1.05, 1.1, 1.2, 1.3, 1.5),
+    4.0: (1.0, 1.1, 1.2, 1.5, 2.0, 3.0, 4.0),
+    math.inf: (1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 20.0, 50.0, 100.0),
+}
 
 
 @dataclass(frozen=True)
@@ -113,9 +121,7 @@ def curves_figure(comparison: Comparison) -> go.Figure:
         )
         # The first measurements are far above what is of interest, and a logarithm cannot begin at zero.
         worst = max(max(comparison.cell(space.name, arm.arm).mean[min(4, len(x) - 1) :]) for arm in comparison.arms)
-        top = np.log10(max(worst, space.random[min(4, len(x) - 1)], 1.02) * 1.05)
-        figure.update_yaxes(range=[-0.03 * top, top], **place)
-    _ratio_axis(figure)
+        figure.update_yaxes(**_ratio_axis(max(worst, space.random[min(4, len(x) - 1)])), **place)
     figure.update_xaxes(title_text="measurements")
     figure.update_layout(height=420 * rows + 80, **_layout())
     return figure
@@ -197,16 +203,23 @@ def cost_figure(comparison: Comparison) -> go.Figure:
             hovertemplate=f"{arm.arm}, %{{customdata}} measurements: %{{y:.3f}} in %{{x:.1f}} s, "
             f"{tokens:,.0f} tokens a run<extra></extra>",
         )
-    _ratio_axis(figure)
+    figure.update_yaxes(**_ratio_axis(max(arm.levels[0].mean for arm in comparison.arms)))
     figure.update_xaxes(title_text="simulated tuning time (s)", type="log")
     figure.update_layout(height=520, **_layout())
     return figure
 
 
-def _ratio_axis(figure: go.Figure) -> None:
-    figure.update_yaxes(
-        type="log", tickvals=_RATIO_TICKS, ticktext=[f"{tick:g}" for tick in _RATIO_TICKS], title_text="time / optimum"
-    )
+def _ratio_axis(most: float) -> dict[str, object]:
+    """A logarithmic axis for ratios from 1 to ``most``."""
+    top = max(most, 1.004) ** 1.08
+    ticks = next(ticks for limit, ticks in _TICKS.items() if top <= limit)
+    return {
+        "type": "log",
+        "range": [-0.04 * math.log10(top), math.log10(top)],
+        "tickvals": ticks,
+        "ticktext": [f"{tick:g}" for tick in ticks],
+        "title_text": "time / optimum",
+    }
 
 
 def _layout() -> dict[str, object]:

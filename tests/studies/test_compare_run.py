@@ -269,6 +269,8 @@ def test_arms_say_their_encoding_and_arguments() -> None:
     assert parse_arm("tpe").description == "TPESampler, categorical"
     assert parse_arm("tpe/index").description == "TPESampler, indices of choices"
     assert parse_arm("gp").description == "GPSampler, indices of choices, log times, failures as the worst time"
+    assert parse_arm("qmc").description == "QMCSampler, indices of choices, scramble True"
+    assert parse_arm("qmc/scramble=false").arguments == {"scramble": False}
     assert parse_arm("nsgaii/population_size=20").options == {"population_size": 20}
     assert parse_arm("llm/renamed/batch=6").description == "LLMSampler, waits for every reply, renamed, batch 6"
 
