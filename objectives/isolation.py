@@ -13,6 +13,7 @@ import multiprocessing
 import threading
 from collections.abc import Callable
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -40,11 +41,17 @@ class ParallelProcesses:
     """
 
     def __init__(self, count: int, *, timeout_s: float) -> None:
+        self._count = count
+        self._timeout_s = timeout_s
+        self._lock = threading.Lock()
+        self._closed = False
+        self._pool = self._new_pool()
+
+    def _new_pool(self) -> ProcessPool:
         from pebble import ProcessPool
 
         # Spawned, not forked: a forked process cannot use CUDA.
-        self._pool: ProcessPool = ProcessPool(count, context=multiprocessing.get_context("spawn"))
-        self._timeout_s = timeout_s
+        return ProcessPool(self._count, context=multiprocessing.get_context("spawn"))
 
     def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: float | None = None) -> Any:
         """The function's result, from another process; both must be picklable. Safe from several threads.
@@ -57,18 +64,40 @@ class ParallelProcesses:
         from pebble import ProcessExpired
 
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        future = self._pool.schedule(function, args=list(arguments), timeout=limit_s)
-        try:
-            return future.result()
-        except FutureTimeoutError:
-            raise CallTimeout(f"took longer than {limit_s:g} s") from None
-        except ProcessExpired as error:
-            raise CallCrash(f"ended its process with exit code {error.exitcode}") from None
+        # A process that dies before it has said what it runs breaks its pool, with every call in it: each of them is
+        # made once more, in a new pool.
+        for _ in range(2):
+            pool = self._pool
+            try:
+                future = pool.schedule(function, args=list(arguments), timeout=limit_s)
+            except RuntimeError:
+                self._replace(pool)
+                continue
+            try:
+                return future.result()
+            except FutureTimeoutError:
+                raise CallTimeout(f"took longer than {limit_s:g} s") from None
+            except ProcessExpired as error:
+                raise CallCrash(f"ended its process with exit code {error.exitcode}") from None
+            except BrokenProcessPool:
+                self._replace(pool)
+        raise CallCrash("ended its process twice before it began")
+
+    def _replace(self, broken: ProcessPool) -> None:
+        with self._lock:
+            if self._closed:
+                raise CallCrash("was not made: its processes are closed")
+            if self._pool is broken:
+                broken.stop()
+                broken.join()
+                self._pool = self._new_pool()
 
     def close(self) -> None:
         """Kill the processes, and wait until they are gone."""
-        self._pool.stop()
-        self._pool.join()
+        with self._lock:
+            self._closed = True
+            self._pool.stop()
+            self._pool.join()
 
 
 class PreparedProcess:

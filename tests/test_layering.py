@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 # `llm_sampler.space` is the shared vocabulary (parameters, restrictions, configurations): it knows nothing of
 # sampling, imports no Optuna, and restrictions must be evaluated in one place.
 ALLOWED = {
-    "llm_sampler": {"llm_sampler"},
+    "llm_sampler": {"llm_sampler", "space"},
     "kernels": {"kernels", "space"},
     "objectives": {"objectives", "kernels", "space"},
     "studies": {"studies", "objectives", "kernels", "llm_sampler", "space"},

@@ -39,7 +39,7 @@ def test_calls_share_one_prepared_process(process: PreparedProcess) -> None:
 @pytest.mark.parametrize("number", [signal.SIGABRT, signal.SIGSEGV, signal.SIGKILL])
 def test_a_crash_is_reported_and_the_process_replaced(process: PreparedProcess, number: signal.Signals) -> None:
     before = process.call(os.getpid)
-    with pytest.raises(CallCrash, match=f"exit code -{number.value}"):
+    with pytest.raises(CallCrash, match=f"exit code -{number.value}|before it began"):
         process.call(os.kill, before, number)
     assert process.call(os.getpid) != before
     assert process.call(os.getcwd) == "/", "the new process is prepared, too"
@@ -75,6 +75,22 @@ def test_close_leaves_no_process() -> None:
     pid = process.call(os.getpid)
     process.close()
     assert not is_alive(pid)
+
+
+def test_an_idle_process_that_dies_breaks_no_later_call() -> None:
+    with contextlib.closing(ParallelProcesses(1, timeout_s=20.0)) as processes:
+        before = processes.call(os.getpid)
+        os.kill(before, signal.SIGKILL)
+        time.sleep(0.5)
+        assert processes.call(os.getpid) != before
+
+
+def test_a_closed_pool_starts_no_new_processes() -> None:
+    processes = ParallelProcesses(1, timeout_s=20.0)
+    processes.call(os.getpid)
+    processes.close()
+    with pytest.raises(CallCrash, match="closed"):
+        processes.call(os.getpid)
 
 
 def test_parallel_processes_outlive_a_crash_among_other_calls() -> None:

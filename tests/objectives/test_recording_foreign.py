@@ -56,7 +56,7 @@ def document() -> dict[str, Any]:
 
 def write(folder: Path, t4: Any, t1: Any = T1) -> tuple[Path, Path]:
     paths = folder / "toy_RTX_3090_T4.json.gz", folder / "toy_T1.json"
-    paths[0].write_bytes(gzip.compress(json.dumps(t4, mtime=0).encode()))
+    paths[0].write_bytes(gzip.compress(json.dumps(t4).encode(), mtime=0))
     paths[1].write_text(json.dumps(t1))
     return paths
 
@@ -219,7 +219,7 @@ def test_a_missing_file_and_a_folder_are_clear_errors(tmp_path: Path) -> None:
     ("change", "message"),
     [
         (edit("metadata.kernel", ...), "its metadata must have kernel"),
-        (edit("metadata.space", 3), "not a space"),
+        (edit("metadata.space", 3), "its metadata must have"),
         (edit("metadata.space.restrictions", ["a <"]), "not an expression"),
         (edit("metadata.problem", {"sizes": 3}), "its metadata must have"),
         (edit("metadata.device", {"name": "x"}), "its metadata must have"),
