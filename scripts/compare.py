@@ -31,7 +31,8 @@ def compare(
         list[str] | None,
         typer.Argument(
             metavar="[SPACES]...",
-            help="Kernels or names of shipped recordings, or T4 files (FILE or FILE:T1FILE); default: all shipped.",
+            help="Kernels or names of shipped recordings, or T4 files (FILE or FILE:T1FILE); default: all shipped. "
+            "With --live: KERNEL or KERNEL:SIZES.",
         ),
     ] = None,
     samplers: Annotated[
@@ -70,6 +71,9 @@ def compare(
         list[str] | None,
         typer.Option(metavar="[SPACE=]FILE", help="Source text of a T4 file's kernel, for the LLM; repeatable."),
     ] = None,
+    live: Annotated[
+        bool, typer.Option("--live", help="Record the kernels' whole spaces on this machine's GPU first, then compare.")
+    ] = False,
     time_limit: Annotated[float, typer.Option(min=0.1, metavar="SECONDS", help="Of one run.")] = 1_800.0,
     retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Repeat runs that failed before.")] = False,
     storage: Annotated[str | None, typer.Option(metavar="URL", help="Database that gets every finished study.")] = None,
@@ -111,7 +115,8 @@ def compare(
         from llm_sampler.studies.archive import open_storage
 
         open_storage(storage)  # creates the tables before several processes want to, and says what is wrong with it
-    files = find_spaces(spaces or [], sources=_sources(source or []))
+    names = _recorded_now(spaces or [], output / "recordings") if live else spaces or []
+    files = find_spaces(names, sources=_sources(source or []))
     wanted = [
         Job(
             space=file,
@@ -193,6 +198,33 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise CompareError(f"cannot write {path}: {error.strerror}") from None
+
+
+def _recorded_now(names: Sequence[str], folder: Path) -> list[str]:
+    """Recordings of whole spaces on this machine's GPU, made or completed now.
+
+    A comparison needs the optimum and the exact distribution of times, and all arms the same measurements; measuring
+    1,608 configurations of a matmul takes 91 s on an H200, less than a dozen runs.
+    """
+    from llm_sampler.kernels import find_kernel
+    from llm_sampler.objectives.device import detect_device
+    from llm_sampler.objectives.recording import Recording
+    from llm_sampler.scripts.record import record
+    from llm_sampler.studies.compare_space import CompareError
+
+    device = detect_device()
+    if device is None:
+        raise CompareError("--live needs an NVIDIA GPU, and the CUDA driver shows none; without it recordings are used")
+    if not names:
+        raise CompareError("--live needs kernels to measure: KERNEL or KERNEL:SIZES")
+    paths = []
+    for name in names:
+        kernel, _, sizes = name.partition(":")
+        spec = find_kernel(kernel)
+        problem = spec.problem(sizes) if sizes else spec.problems[0]
+        record(kernel, problem=[problem.short], output=folder, limit=None, samples=20, seed=0)
+        paths.append(str(folder / Recording(kernel, spec.space(problem, device), (), problem, device).file_name))
+    return paths
 
 
 def _source(arms: Sequence[Arm], model: str | None, base_url: str | None, transcript: Path | None) -> ModelSource:

@@ -94,7 +94,7 @@ class Arm:
         """One line: the class, its encoding, its arguments."""
         class_name = OPTUNA_SAMPLERS[self.name][0] if self.name in OPTUNA_SAMPLERS else self.name
         if self.name == "exhaustive":
-            return "every configuration in the order of the choices, cut off"
+            return "every configuration in the order of the choices, cut off; the same for every seed"
         if self.name == "neighbours":
             return "unmeasured one-change neighbours of the best, then of the next best"
         if self.is_llm:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import optuna
 import pytest
@@ -165,6 +166,25 @@ def test_a_foreign_file_with_its_source_is_compared(run: Run, foreign: tuple[Pat
     assert "drawn with replacement" in out
 
 
+def test_live_records_the_whole_space_first(run: Run, package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from llm_sampler.kernels import H200
+
+    asked: list[dict[str, Any]] = []
+
+    def record(kernel: str, **options: Any) -> None:
+        asked.append({"kernel": kernel, **options})
+        options["output"].mkdir(parents=True)
+        shutil.copy(package / f"{MATMUL}.json.gz", options["output"])
+
+    monkeypatch.setattr("llm_sampler.objectives.device.detect_device", lambda *_: H200)
+    monkeypatch.setattr("llm_sampler.scripts.record.record", record)
+    live = ("compare", "matmul:4096x4096x4096", "--live", "--samplers", "random", "--trials", "5", "--seeds", "1")
+    status, out, err = run(*live)
+    assert (status, err) == (0, "")
+    assert [(one["kernel"], one["problem"]) for one in asked] == [("matmul", ["4096x4096x4096-fp16"])]
+    assert f"{MATMUL}: " in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -180,6 +200,7 @@ def test_a_foreign_file_with_its_source_is_compared(run: Run, foreign: tuple[Pat
         (["--samplers", "tpe/n_startup=3"], "sampler tpe: "),
         (["--samplers", "hub:auto_sampler"], "needs optunahub: pip install optunahub"),
         (["--storage", "nowhere"], "storage must be a database URL"),
+        (["matmul", "--live"], "--live needs an NVIDIA GPU"),
         (["nowhere"], "a space must be a T4 file or one of"),
     ],
 )
