@@ -18,7 +18,7 @@ from llm_sampler.space import Configuration
 from llm_sampler.studies.archive import ArchiveError
 from llm_sampler.studies.entry import Entry, read_entry
 from llm_sampler.studies.freshness import is_stale, newest_versions
-from llm_sampler.studies.rows import TrialRow, read_rows
+from llm_sampler.studies.rows import TrialRow, last_ends, read_rows
 
 Match = Literal["exact", "nearest problem", "other device", "other problem and device"]
 MATCHES: tuple[Match, ...] = get_args(Match)
@@ -180,18 +180,28 @@ def relatives(
         here: This machine's device and versions.
         without: Name of a study that does not count.
     """
-    known = [one for one in _studies_of(storage, kernel) if one.name != without]
-    current = _current_by_device(known, here)
-    groups: dict[tuple[str, str], list[_Known]] = {}
-    for one in known:
-        groups.setdefault((one.entry.problem.name if one.entry.problem else "", one.entry.device), []).append(one)
-
-    def order(group: list[_Known]) -> tuple[int, float, str]:
-        entry = group[0].entry
-        return MATCHES.index(_match(entry, problem, device)), problem_distance(entry.problem, problem), entry.device
-
-    for group in sorted(groups.values(), key=order):
-        answer = _best_of(storage, group, problem, device, allows, current[_place(group[0].entry)])
+    entries = [(study_id, name, entry) for study_id, name, entry in _entries_of(storage, kernel) if name != without]
+    groups = sorted(
+        {(entry.problem.name if entry.problem else "", entry.device): entry for _, _, entry in entries}.values(),
+        key=lambda entry: (
+            MATCHES.index(_match(entry, problem, device)),
+            problem_distance(entry.problem, problem),
+            entry.device,
+        ),
+    )
+    # The trials of a device are read when it is its turn: mostly the first is enough.
+    on_device: dict[tuple[str, str], list[_Known]] = {}
+    for wanted in groups:
+        place = _place(wanted)
+        if place not in on_device:
+            on_device[place] = _known(storage, [one for one in entries if _place(one[2]) == place])
+        group = [
+            one
+            for one in on_device[place]
+            if one.entry.device == wanted.device and problem_distance(one.entry.problem, wanted.problem) == 0
+        ]
+        current = _current_by_device(on_device[place], here)[place]
+        answer = _best_of(storage, group, problem, device, allows, current)
         if answer is not None:
             yield answer
 
@@ -217,30 +227,34 @@ def same_device(one: str, other: str) -> bool:
 
 
 def devices_of(storage: RDBStorage, kernel: str) -> list[str]:
-    """Devices on which the archive has timed a kernel, the one with the newest measurement first."""
+    """Devices of a kernel's studies, the one with the newest trial first."""
+    entries = _entries_of(storage, kernel)
+    ended = last_ends(storage, [study_id for study_id, _, _ in entries])
     newest: dict[str, datetime.datetime] = {}
-    for one in _studies_of(storage, kernel):
-        ended = max((row.completed for row in one.timed if row.completed), default=None)
-        if ended is not None:
-            newest[one.entry.device] = max(ended, newest.get(one.entry.device, ended))
+    for study_id, _, entry in entries:
+        end = ended.get(study_id, datetime.datetime.min)
+        newest[entry.device] = max(end, newest.get(entry.device, end))
     return sorted(newest, key=lambda device: newest[device], reverse=True)
 
 
 def problems_of(storage: RDBStorage, kernel: str) -> list[Problem]:
     """Problems that the archive has of a kernel."""
-    entries = (one.entry for one in _studies_of(storage, kernel))
+    entries = (entry for _, _, entry in _entries_of(storage, kernel))
     return list({entry.problem.name: entry.problem for entry in entries if entry.problem is not None}.values())
 
 
-def _studies_of(storage: RDBStorage, kernel: str) -> list[_Known]:
-    """The kernel's studies that this version can read."""
-    found = [
+def _entries_of(storage: RDBStorage, kernel: str) -> list[tuple[int, str, Entry]]:
+    """Identifier, name and entry of the kernel's studies that this version can read."""
+    return [
         (study._study_id, study.study_name, entry)
         for study in storage.get_all_studies()
         if (entry := read_entry(study.study_name, study.user_attrs)) and entry.kernel == kernel and not entry.too_new
     ]
-    rows = read_rows(storage, [study_id for study_id, _, _ in found])
-    return [_Known(study_id, name, entry, rows[study_id]) for study_id, name, entry in found]
+
+
+def _known(storage: RDBStorage, entries: Sequence[tuple[int, str, Entry]]) -> list[_Known]:
+    rows = read_rows(storage, [study_id for study_id, _, _ in entries])
+    return [_Known(study_id, name, entry, rows[study_id]) for study_id, name, entry in entries]
 
 
 def _best_of(

@@ -67,6 +67,17 @@ def read_rows(storage: RDBStorage, study_ids: Collection[int]) -> dict[int, list
     return found
 
 
+def last_ends(storage: RDBStorage, study_ids: Collection[int]) -> dict[int, datetime.datetime]:
+    """When the newest trial of each study ended, UTC; without studies in which none has."""
+    trials = models.TrialModel.__table__
+    ended = sqlalchemy.func.max(trials.c.datetime_complete)
+    statement = sqlalchemy.select(trials.c.study_id, ended).group_by(trials.c.study_id)
+    with storage.engine.connect() as connection:
+        found = connection.execute(statement.where(trials.c.datetime_complete.is_not(None)))
+        wanted = set(study_ids)
+        return {study_id: end for study_id, end in found if study_id in wanted}
+
+
 def _read_attributes(connection: sqlalchemy.Connection, study_ids: list[int]) -> dict[int, dict[str, Any]]:
     trials, attributes = models.TrialModel.__table__, models.TrialUserAttributeModel.__table__
     statement = (
