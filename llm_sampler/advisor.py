@@ -78,7 +78,7 @@ class Advisor:
         self._done: threading.Event | None = None
         self._batch: Batch | None = None
         self._opening = True
-        self._asked_at = 0
+        self._arrived_at = 0
         self._asked_about: Position | None = None
 
     def request(
@@ -113,7 +113,7 @@ class Advisor:
             except Exception as error:  # noqa: BLE001 - a prompt builder is the user's own, a study goes on without it
                 self.breaker.failed(f"the prompt builder failed: {type(error).__name__}: {error}")
                 return self.breaker.reason
-            self._asked_at, self._asked_about = len(told.rows), None if told.opening else incumbent
+            self._asked_about = None if told.opening else incumbent
             self._opening = told.opening
         if refusal := reserve(study, trial, call.id, call.tokens, self._settings.limits):
             return refusal
@@ -150,6 +150,7 @@ class Advisor:
         self._follow_up = batch.follow_up
         if batch.proposals:
             self.queue.extend(batch.proposals)
+            self._arrived_at = trial_number
             self.is_opening = self._opening
             self.breaker.succeeded()
             self.answered = True
@@ -158,16 +159,17 @@ class Advisor:
         elif not batch.answered:
             self.breaker.failed(batch.record.error, batch.retry_after_s)
 
-    def drop_stale(self, finished: int, incumbent: Position | None) -> None:
+    def drop_stale(self, trial_number: int, incumbent: Position | None) -> None:
         """Forget proposals of a later batch once what it was made from is out of date.
 
-        That is when three times as many trials have finished since as it asked for, or when the incumbent now differs
-        in two parameters or more from the one that it was asked about.
+        That is when three times as many trials have begun since it arrived as an opening has, or when the incumbent now
+        differs in two parameters or more from the one that it was asked about. Trials that were made while the model
+        thought do not count: where they are fast, every reply would be thrown away.
         """
         if self._asked_about is None or incumbent is None:
             return
         moved = sum(a != b for a, b in zip(self._asked_about, incumbent, strict=True))
-        if finished - self._asked_at > 3 * self._settings.batch_size or moved >= 2:
+        if trial_number - self._arrived_at > 3 * self._settings.batch_size or moved >= 2:
             self.queue.clear()
 
     @property

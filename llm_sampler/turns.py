@@ -113,7 +113,7 @@ class StudyTurns:
             with self._distinct.lock:
                 memory = self._update(study, trial)
                 advisor.collect(trial.number)
-                advisor.drop_stale(len(memory.finished), self._incumbent(memory))
+                advisor.drop_stale(trial.number, self._incumbent(memory))
                 due = advisor.follow_up_is_due and advisor.breaker.allows(trial.number)
                 if not due and (values := self._from_queue(memory, study, trial, wanted)) is not None:
                     return Turn(values)

@@ -249,5 +249,5 @@ def test_later_batches_are_fetched_while_trials_go_on(tmp_path: Path) -> None:
         time.sleep(0.005)
         ended = time.monotonic()
     assert proposed_by(study).count("llm") >= 4
-    assert max(waits[1:]) < 0.4
-    assert len(model.asked) == 2
+    assert max(waits[1:]) < 0.4  # the model takes half a second, and no trial waited for it
+    assert 2 <= len(model.asked) <= 4  # a batch is asked for again where the incumbent has moved on
