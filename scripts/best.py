@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from optuna.storages import RDBStorage
 
     from llm_sampler.kernels import Problem
+    from llm_sampler.space import Configuration
     from llm_sampler.studies.query import Answer
 
 Form = Literal["text", "json", "triton", "python"]
@@ -50,6 +52,7 @@ def best(
         wanted_device = _full_name(archive, kernel, device or here[0] or _last_device(archive, kernel))
         allows = _allows(kernel, wanted, wanted_device)
         answer = find_best(archive, kernel, wanted, wanted_device, allows=allows, here=here)
+    answer = dataclasses.replace(answer, configuration=_ordered(answer.configuration, kernel))
     notes = [printable(note) for note in _notes(answer, wanted, wanted_device)]
     if form == "text":
         print(_text(answer, notes))
@@ -58,6 +61,15 @@ def best(
     # Beside the configuration, so that a pipe gets nothing else.
     for note in notes if form != "json" else ():
         print(f"# {note}", file=sys.stderr)
+
+
+def _ordered(configuration: Configuration, kernel: str) -> Configuration:
+    """In the order of the kernel's parameters, where it is one of ours."""
+    from llm_sampler.kernels import KERNELS
+
+    spec = KERNELS.get(kernel)
+    places = {parameter.name: place for place, parameter in enumerate(spec.parameters)} if spec else {}
+    return dict(sorted(configuration.items(), key=lambda item: places.get(item[0], len(places))))
 
 
 def _last_device(archive: RDBStorage, kernel: str) -> str:

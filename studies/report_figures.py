@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import optuna
@@ -21,7 +21,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.trial import TrialState
 
 from llm_sampler.space import Space, Value
-from llm_sampler.studies.records import TrialRecord
+from llm_sampler.studies.records import TrialRecord, best_first
 from llm_sampler.studies.report_data import Report
 from llm_sampler.studies.stability import SizeResult
 
@@ -32,6 +32,10 @@ _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "star", "pentagon", "h
 _ORDER = ("llm", "tpe", "local", "independent", "default", "archive", "user")
 _TARGET = "median time (ms)"
 _MOST_TIMELINE = 1_000
+# Beyond, the page would grow past what mail takes, and markers would hide each other.
+_MOST_DRAWN = 2_000
+# Each line of the parallel coordinates is an element of its own, half a kilobyte long.
+_MOST_LINES = 200
 
 
 @dataclass(frozen=True)
@@ -210,8 +214,22 @@ def plain_study(records: Sequence[TrialRecord], space: Space) -> optuna.Study:
     return study
 
 
+def thinned(records: Sequence[TrialRecord], most: int = _MOST_DRAWN) -> list[TrialRecord]:
+    """At most so many trials for drawing: the faster half of them, and the others evenly; by number."""
+    if len(records) <= most:
+        return list(records)
+    fastest = best_first(records)[: most // 2]
+    chosen = {record.number for record in fastest}
+    others = [record for record in records if record.number not in chosen]
+    room = most - len(fastest)
+    chosen |= {others[index * len(others) // room].number for index in range(room)}
+    return [record for record in records if record.number in chosen]
+
+
 def _optuna_drawings(report: Report) -> list[Drawing]:
-    study = plain_study(report.records, report.space)
+    drawn = thinned(report.records)
+    study = plain_study(drawn, report.space)
+    few = plain_study(thinned(drawn, _MOST_LINES), report.space)
     varied = [html.escape(impact.name) for impact in report.impacts if sum(c.measured > 0 for c in impact.choices) > 1]
     pair = varied[:2]
     if sum(trial.state == TrialState.COMPLETE for trial in study.get_trials(deepcopy=False)) < 2 or not varied:
@@ -234,8 +252,9 @@ def _optuna_drawings(report: Report) -> list[Drawing]:
         Drawing(
             "parallel",
             "Parallel coordinates",
-            "Optuna: each line is a configuration; darker lines are faster.",
-            visualization.plot_parallel_coordinate(study, params=varied, **target),
+            "Optuna: each line is a configuration; darker lines are faster."
+            + (f" Of {_MOST_LINES} trials: the fastest hundred, others evenly." if len(drawn) > _MOST_LINES else ""),
+            visualization.plot_parallel_coordinate(few, params=varied, **target),
             least_width=max(320, 110 * (len(varied) + 1)),
             height=460,
         ),
@@ -262,10 +281,23 @@ def _optuna_drawings(report: Report) -> list[Drawing]:
             figure = visualization.plot_rank(study, params=pair, **target)
         caption = "Optuna: the two most important parameters; the colour is the rank of the time, blue the fastest."
         pairs.insert(-2, Drawing("rank", "Rank of the two most important", caption, figure, height=480))
+    _drop_texts(pairs)
+    if len(drawn) < len(report.records):
+        note = f" Drawn are {len(drawn):,} of {len(report.records):,} trials: the faster half of them, others evenly."
+        pairs = [replace(drawing, caption=drawing.caption + note) for drawing in pairs]
     for drawing in pairs:
         # The heading says it, and a narrow screen has no room for it twice.
         drawing.figure.update_layout(title=None)
     return pairs
+
+
+def _drop_texts(drawings: Sequence[Drawing]) -> None:
+    """Replace hover texts that hold a trial's every parameter, 400 bytes each, by its coordinates."""
+    for drawing in drawings:
+        if drawing.name == "timeline":
+            drawing.figure.update_traces(text=None, hovertemplate="trial %{y}<extra></extra>")
+        elif drawing.name == "rank":
+            drawing.figure.update_traces(hovertext=None, hovertemplate="%{x}, %{y}<extra></extra>")
 
 
 def _escaped(value: Value) -> Value:

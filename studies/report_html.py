@@ -64,5 +64,17 @@ def figure_json(drawing: Drawing) -> Markup:
     """A figure as JSON that cannot end the script element it stands in; without Plotly's theme: the page has one."""
     figure: dict[str, Any] = json.loads(drawing.figure.to_json())
     figure["layout"].pop("template", None)
-    text = json.dumps({"data": figure["data"], "layout": figure["layout"]}, separators=(",", ":"))
+    shown = {"data": _rounded(figure["data"]), "layout": figure["layout"]}
+    text = json.dumps(shown, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c"))
+
+
+def _rounded(value: Any) -> Any:
+    """Figure data with six significant digits: a pixel shows three, and logarithms have sixteen."""
+    if isinstance(value, float):
+        return float(f"{value:.6g}")
+    if isinstance(value, list):
+        return [_rounded(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _rounded(item) for name, item in value.items()}
+    return value

@@ -22,7 +22,7 @@ from llm_sampler.studies.archive import ArchiveError
 from llm_sampler.studies.intervals import median_interval, overlap
 from llm_sampler.studies.records import read_records
 from llm_sampler.studies.report_data import Report, build_report
-from llm_sampler.studies.report_figures import curve_points, drawings, plain_study
+from llm_sampler.studies.report_figures import curve_points, drawings, plain_study, thinned
 from llm_sampler.studies.report_html import report_html
 from llm_sampler.studies.report_text import report_json, report_text
 from llm_sampler.studies.stability import Stability, stability_from_recordings, stability_live
@@ -266,6 +266,21 @@ def test_optunas_figures_get_nothing_but_parameters_and_times(study: optuna.Stud
     assert all(not trial.user_attrs for trial in plain.trials)
     assert [trial.value for trial in plain.trials] == [trial.value for trial in study.trials]
     assert len(json.dumps([len(drawing.figure.to_json()) for drawing in drawings(report)])) < 200
+
+
+def test_a_large_study_is_drawn_thinned_with_its_fastest_half(report: Report) -> None:
+    record = report.records[0]
+    many = [
+        dataclasses.replace(record, number=number, median_ms=float((number * 7919) % 1_000 + 1))
+        for number in range(900)
+    ]
+    drawn = thinned(many, 100)
+    numbers = [record.number for record in drawn]
+    assert len(set(numbers)) == 100
+    assert numbers == sorted(numbers)
+    fastest = sorted(many, key=lambda record: record.median_ms or 0)[:50]
+    assert {record.number for record in fastest} <= set(numbers)
+    assert thinned(many[:80], 100) == many[:80]
 
 
 @pytest.mark.parametrize(("n", "ranks"), [(5, None), (6, (1, 6)), (9, (2, 8)), (20, (6, 15)), (100, (40, 61))])
