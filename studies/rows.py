@@ -7,6 +7,7 @@ are Optuna's (``optuna.storages._rdb.models``), the same since its version 3.
 from __future__ import annotations
 
 import datetime
+import functools
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from llm_sampler.objectives.kernel_objective import MEASUREMENT_ATTRIBUTE, SPEED
 _NAMES = (MEASUREMENT_ATTRIBUTE, STATUS_ATTRIBUTE, SPEEDUP_ATTRIBUTE, PROPOSED_BY)
 # SQLite allows 32,766 variables a statement, older ones 999.
 _MOST_IDS = 500
+_SHORT = 40
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,14 @@ def _read_attributes(connection: sqlalchemy.Connection, study_ids: list[int]) ->
     )
     found: dict[int, dict[str, Any]] = {}
     for trial_id, key, text in connection.execute(statement):
-        found.setdefault(trial_id, {})[key] = json.loads(text)
+        found.setdefault(trial_id, {})[key] = _parsed(text) if len(text) <= _SHORT else json.loads(text)
     return found
+
+
+@functools.lru_cache(maxsize=10_000)
+def _parsed(text: str) -> Any:
+    """A short text's value: statuses and names of samplers are the same few, thousands of times."""
+    return json.loads(text)
 
 
 def _read_trials(
