@@ -8,6 +8,7 @@ figures all foreign text is escaped.
 from __future__ import annotations
 
 import html
+import math
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -143,7 +144,19 @@ def curve_figure(
             line = {"dash": dash, "width": 1.5, "color": "#888888"}
             figure.add_scatter(x=ends, y=[value, value], mode="lines", name=f"{name} {value:.4g} ms", line=line)
     figure.update_layout(xaxis_title="trial", yaxis_title=_TARGET, yaxis_type="log")
+    if timed:
+        # Plotly's own labels of a logarithmic axis leave the power of ten out between two of them.
+        times = [point.median_ms or 1.0 for point in timed]
+        marks = log_ticks(min(times), max(times))
+        figure.update_yaxes(tickvals=marks, ticktext=[f"{mark:g}" for mark in marks])
     return figure
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Marks of a logarithmic axis: 1, 2, 3, 5 and 7 times the powers of ten around a range, fewer over many decades."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 3, 5, 7) if len(decades) <= 3 else (1, 3) if len(decades) <= 6 else (1,)
+    return [float(f"{step}e{decade}") for decade in decades for step in steps]
 
 
 def stability_figure(results: Sequence[SizeResult]) -> go.Figure:

@@ -84,7 +84,8 @@ def certainty(report: Report) -> list[str]:
             f"wide, {best.samples} samples of one measurement; another day's clocks may shift it)."
         )
         if report.ties:
-            found.append(f"{report.ties} other configurations cannot be told from it: their intervals overlap.")
+            what = "1 other configuration" if report.ties == 1 else f"{report.ties} other configurations"
+            found.append(f"{what} cannot be told from it: the intervals overlap.")
         else:
             found.append("No other configuration's interval overlaps it.")
     if (

@@ -22,7 +22,7 @@ from llm_sampler.studies.archive import ArchiveError
 from llm_sampler.studies.intervals import median_interval, overlap
 from llm_sampler.studies.records import read_records
 from llm_sampler.studies.report_data import Report, build_report
-from llm_sampler.studies.report_figures import curve_points, drawings, plain_study, thinned
+from llm_sampler.studies.report_figures import curve_points, drawings, log_ticks, plain_study, thinned
 from llm_sampler.studies.report_html import report_html
 from llm_sampler.studies.report_text import report_json, report_text
 from llm_sampler.studies.stability import Stability, stability_from_recordings, stability_live
@@ -110,7 +110,7 @@ def test_the_page_and_the_text_show_these_numbers(report: Report) -> None:
     for shown in ("1 ms", "12.00x", "2.00x", "50 %", "out"):
         assert shown in page
         assert shown in text
-    assert "1 other configurations cannot be told from it" in text
+    assert "1 other configuration cannot be told from it" in text
     assert "triton.Config({'x': 8, 'y': 4, 'z': 'b'})" in text
     assert "2 calls, 1 of them failed, 1,000 tokens, 2.5 s" in text
     history = json.loads(re.search(r'data-plot="plot-history">(.*?)</script>', page)[1])  # type: ignore[index]
@@ -295,6 +295,15 @@ def test_an_interval_covers_the_median_as_often_as_it_says() -> None:
     intervals = [median_interval(rng.exponential(size=20).tolist()) for _ in range(2_000)]
     covered = np.mean([low <= math.log(2) <= high for low, high in intervals])  # type: ignore[misc]
     assert 0.945 < covered < 0.975
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.13, 0.9), (1.0, 1.0), (0.02, 50.0), (1e-6, 1e6)])
+def test_marks_of_the_axis_surround_the_times(low: float, high: float) -> None:
+    marks = log_ticks(low, high)
+    assert marks == sorted(marks)
+    assert marks[0] <= low
+    assert marks[-1] >= high
+    assert 2 <= len(marks) <= 20
 
 
 def test_overlap() -> None:
