@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from llm_sampler.breaker import Breaker
 from llm_sampler.budget import CallRecord, Limits, reserve
-from llm_sampler.client import ChatModel
+from llm_sampler.client import ChatModel, redact
 from llm_sampler.fetch import Batch, Call, fetch, first_call
 from llm_sampler.prompt import Briefing, PromptBuilder
 from llm_sampler.reply import Proposal
@@ -125,7 +125,11 @@ class Advisor:
         done = self._done = threading.Event()
 
         def run() -> None:
-            self._batch = fetch(self._model, call, timeout_s=self._settings.timeout_s, taken=taken)
+            try:
+                self._batch = fetch(self._model, call, timeout_s=self._settings.timeout_s, taken=taken)
+            except BaseException as error:  # noqa: BLE001 - whoever waits must not wait for good
+                record = CallRecord(call.id, call.kind, error=redact(f"{type(error).__name__}: {error}"))
+                self._batch = Batch(record, answered=False)
             done.set()
 
         threading.Thread(target=run, name="llm-sampler-fetch", daemon=True).start()

@@ -15,6 +15,7 @@ from optuna.samplers import TPESampler
 from optuna.trial import TrialState
 
 from llm_sampler.attributes import CALL, CALLS, CHANGES, FALLBACK, MODEL, PROPOSED_BY, RATIONALE
+from llm_sampler.client import Answer
 from llm_sampler.distinct import DistinctSampler
 from llm_sampler.sampler import LLMFallbackError, LLMSampler
 from llm_sampler.space import Parameter, Space
@@ -191,3 +192,15 @@ def test_the_token_budget_counts_what_was_used() -> None:
     study = run(LLMSampler(client=model, seed=0, max_tokens=1_000, wait="always", batch_size=1), 60)
     assert len(model.asked) <= 6
     assert any("tokens is used up" in trial.user_attrs.get(FALLBACK, "") for trial in study.trials)
+
+
+def test_a_model_that_ends_its_thread_ends_no_study() -> None:
+    class Leaving:
+        name = "leaving"
+
+        def complete(self, messages: object, *, schema: object = None, timeout_s: float = 60.0) -> Answer:
+            raise SystemExit("gone")
+
+    study = run(LLMSampler(client=Leaving(), seed=0), 4)
+    assert len(study.trials) == 4
+    assert study.trials[0].user_attrs[FALLBACK] == "SystemExit: gone"
