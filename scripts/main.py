@@ -6,6 +6,7 @@ line with exit status 1; Ctrl-C is 130.
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import Sequence
 
@@ -45,6 +46,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         arguments: Those after the program's name; None for the process's own.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    # Imports make many objects and no garbage: looking for it costs a fifth of a short command's time.
+    gc.set_threshold(50_000, 20, 20)
     try:
         status = app(args=given or ["--help"], standalone_mode=False)
     except _ClickError as error:
