@@ -6,7 +6,6 @@ import functools
 import json
 import re
 import shutil
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -74,18 +73,6 @@ SAMPLERS: dict[str, Callable[[], BaseSampler]] = {
 }
 
 
-# These call sample_independent a hundred times a case and store nothing.
-_NOT_ON_SQLITE = ("test_float", "test_int", "test_categorical", "test_multi_objective_sample_independent")
-# These run over 36 pairs of distributions, or make twenty trials a case: on SQLite, a part of them will do.
-_THINNED_ON_SQLITE = {
-    "test_sample_relative_numerical": 24,
-    "test_combination_of_different_distributions_objective": 24,
-    "test_sample_relative_mixed": 5,
-    "test_dynamic_range_objective": 5,
-    "test_single_parameter_objective": 3,
-}
-
-
 @pytest.fixture(scope="session")
 def _empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("database") / "empty.db"
@@ -97,13 +84,12 @@ def _empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _storage(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, _empty_database: Path
 ) -> None:
-    """The suites make their studies without a storage; half of the runs get a database."""
+    """The suites make their studies without a storage; half of the runs get a database.
+
+    Most of those repeat what is shown in memory: ``conftest.py`` marks them ``exhaustive``.
+    """
     if request.param == "memory":
         return
-    if request.node.originalname in _NOT_ON_SQLITE or request.getfixturevalue("name") not in MODELS:
-        pytest.skip("stores nothing, or is covered by the models")
-    if zlib.crc32(request.node.name.encode()) % _THINNED_ON_SQLITE.get(request.node.originalname, 1):
-        pytest.skip("one of many cases of its kind")
     path = tmp_path / "study.db"
     shutil.copy(_empty_database, path)
     original = optuna.create_study
