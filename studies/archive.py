@@ -182,6 +182,7 @@ def _reason(error: Exception, url: URL) -> str:
     line = text.strip().splitlines()[0] if text.strip() else type(cause).__name__
     for secret in (str(url.password or ""), *(str(value) for value in url.query.values())):
         line = line.replace(secret, "***") if secret else line
-    if url.get_backend_name() == "sqlite":
+    # Of another Optuna's schema the text itself says what to do.
+    if url.get_backend_name() == "sqlite" and not isinstance(cause, RuntimeError):
         line += "; it must be a SQLite file, or a new name, in a folder that can be written"
     return line

@@ -26,6 +26,7 @@ from llm_sampler.studies.report_words import (
     times,
 )
 from llm_sampler.studies.text import printable
+from llm_sampler.task import Task
 
 _MOST_DETAIL = 100
 _DERIVED = {"cost_ratio", "untried", "share"}
@@ -159,7 +160,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
 def _plain(value: Any) -> Any:
     """As JSON types; of the task all but the source text."""
     if is_dataclass(value) and not isinstance(value, type):
-        names = [field.name for field in fields(value) if field.name != "source"]
+        names = [field.name for field in fields(value) if not (isinstance(value, Task) and field.name == "source")]
         names += [
             name for name in _DERIVED if name not in names and isinstance(getattr(type(value), name, None), property)
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import inspect
 import json
 import re
 import subprocess
@@ -14,6 +15,10 @@ from pathlib import Path
 import optuna
 import pytest
 
+from llm_sampler.kernels import H200, Device, KernelSpec, Problem, find_kernel
+from llm_sampler.objectives.gpu import GpuEvaluator
+from llm_sampler.objectives.replay import ReplayEvaluator
+from llm_sampler.objectives.shipped import find_recording
 from llm_sampler.scripts.archive import age, t4_name
 from llm_sampler.studies.archive import open_storage
 from llm_sampler.studies.exchange import read_t4
@@ -152,6 +157,28 @@ def test_a_report_is_a_page_a_text_or_json(tuned: Run) -> None:
     _, out, _ = tuned("report", "--format", "json")
     assert json.loads(out)["entry"]["problem"]["sizes"] == {"M": 4096, "N": 4096, "K": 4096}
     assert json.loads(out)["optimum_ms"] == pytest.approx(0.1)
+
+
+def test_a_report_can_measure_the_other_sizes_live(tuned: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    measured = []
+
+    class FakeGpu(ReplayEvaluator):
+        """Stands where the GPU's evaluator does, and answers for every problem from one recording."""
+
+        def __init__(self, spec: KernelSpec, problem: Problem, *, device: Device) -> None:
+            inspect.signature(GpuEvaluator).bind(spec, problem, device=device)
+            measured.append(problem.short)
+            super().__init__(find_recording("matmul"))
+
+    monkeypatch.setattr("llm_sampler.objectives.device.detect_device", lambda *_: H200)
+    monkeypatch.setattr("llm_sampler.objectives.gpu.GpuEvaluator", FakeGpu)
+    status, out, err = tuned("report", "M4096-", "--format", "json", "--live")
+    assert (status, err) == (0, "")
+    results = json.loads(out)["stability"]["results"]
+    others = [problem.short for problem in find_kernel("matmul").problems if problem.name != "M4096-N4096-K4096-fp16"]
+    assert [result["problem"] for result in results] == measured == others
+    assert {result["source"] for result in results} == {"live"}
+    assert json.loads(out)["stability"]["score"] == pytest.approx(1.0)
 
 
 SECRET = "postgresql://user:hunter2@127.0.0.1:1/archive?password=hunter3"

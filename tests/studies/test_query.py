@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import optuna
@@ -8,7 +9,7 @@ import pytest
 from optuna.storages import RDBStorage
 
 from llm_sampler.kernels import Problem
-from llm_sampler.studies.archive import ArchiveError
+from llm_sampler.studies.archive import ArchiveError, existing
 from llm_sampler.studies.entry import ENTRY_ATTRIBUTE, SCHEMA, Entry, read_entry, write_entry
 from llm_sampler.studies.query import find_best, list_studies, problem_distance, relatives, same_device
 
@@ -159,6 +160,34 @@ def test_a_study_of_a_newer_version_is_listed_and_says_what_to_do(add_study: Add
         find_best(storage, "toy", problem("8x8-fp16"), "H200")
     with pytest.raises(ArchiveError, match=r"schema 2, and this one reads up to 1\); nothing is lost: pip install"):
         write_entry(study, overview.entry)
+
+
+@pytest.mark.parametrize(
+    ("version", "remedy"), [("v3.0.0.d", "optuna storage upgrade --storage"), ("v9.0.0.a", "pip install -U optuna")]
+)
+def test_an_archive_of_another_optuna_says_what_to_do_and_keeps_everything(
+    filled: RDBStorage, url: str, version: str, remedy: str
+) -> None:
+    def stamp(version: str) -> None:
+        with filled.engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = ?", (version,))
+
+    with filled.engine.connect() as connection:
+        before = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one()
+    studies = list_studies(filled)
+    stamp(version)
+    with pytest.raises(ArchiveError, match=remedy) as caught, existing(url):
+        pass
+    assert "must be a SQLite file" not in str(caught.value)
+    stamp(before)
+    with existing(url) as storage:
+        assert list_studies(storage) == studies
+
+
+def test_asking_makes_no_archive(tmp_path: Path) -> None:
+    with pytest.raises(ArchiveError, match="there is no archive"), existing(f"sqlite:///{tmp_path}/none.db"):
+        pass
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("data", [None, 1, "text", [], {}, {"schema": 1, "kernel": 1}, {"problem": {"sizes": 3}}])
