@@ -294,7 +294,7 @@ def _optuna_drawings(report: Report) -> list[Drawing]:
             figure = visualization.plot_rank(study, params=pair, **target)
         caption = "Optuna: the two most important parameters; the colour is the rank of the time, blue the fastest."
         pairs.insert(-2, Drawing("rank", "Rank of the two most important", caption, figure, height=480))
-    _drop_texts(pairs)
+    _adapt(pairs)
     if len(drawn) < len(report.records):
         note = f" Drawn are {len(drawn):,} of {len(report.records):,} trials: the faster half of them, others evenly."
         pairs = [replace(drawing, caption=drawing.caption + note) for drawing in pairs]
@@ -304,11 +304,14 @@ def _optuna_drawings(report: Report) -> list[Drawing]:
     return pairs
 
 
-def _drop_texts(drawings: Sequence[Drawing]) -> None:
-    """Replace hover texts that hold a trial's every parameter, 400 bytes each, by its coordinates."""
+def _adapt(drawings: Sequence[Drawing]) -> None:
+    """Fit Optuna's figures to the page; hover texts with a trial's every parameter, 400 bytes each, become short."""
     for drawing in drawings:
         if drawing.name == "timeline":
             drawing.figure.update_traces(text=None, hovertemplate="trial %{y}<extra></extra>")
+        elif drawing.name == "parallel":
+            # Its lines run from light to dark blue, which only a light ground shows, in a dark page as well.
+            drawing.figure.update_layout(plot_bgcolor="white", paper_bgcolor="white", font_color="#1b1f24")
         elif drawing.name == "rank":
             drawing.figure.update_traces(hovertext=None, hovertemplate="%{x}, %{y}<extra></extra>")
 
