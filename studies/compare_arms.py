@@ -18,6 +18,7 @@ from optuna.samplers import BaseSampler
 
 from llm_sampler.space import Space, Value
 from llm_sampler.studies.compare_codec import IndexEncoded
+from llm_sampler.studies.compare_gp import TableGPSampler
 from llm_sampler.studies.compare_searches import BestNeighbours, ExhaustiveOrder
 from llm_sampler.studies.compare_space import CompareError
 from llm_sampler.studies.samplers import OPTUNA_SAMPLERS, SamplerError, optuna_sampler
@@ -101,6 +102,8 @@ class Arm:
             extra = sorted(self.switches) + [f"{name} {value}" for name, value in self.options.items()]
             return ", ".join(["LLMSampler, waits for every reply", *extra])
         codec = _CODECS.get(self.name, {}) if self.encoding == "index" else {}
+        if self.name == "gp" and self.encoding == "index":
+            class_name += " over the table of free configurations"
         told = [{"log_values": "log times", "tell_failures": "failures as the worst time"}[name] for name in codec]
         seen = "indices of choices" if self.encoding == "index" else "categorical"
         return ", ".join([class_name, seen, *told, *(f"{name} {value}" for name, value in self.arguments.items())])
@@ -160,7 +163,11 @@ def base_sampler(arm: Arm, space: Space, *, seed: int) -> BaseSampler:
         return ExhaustiveOrder(space)
     if arm.name == "neighbours":
         return BestNeighbours(space, seed=seed)
-    base = _bare_sampler(arm, seed=seed)
+    if arm.name == "gp" and arm.encoding == "index":
+        check_arm(arm)
+        base: BaseSampler = TableGPSampler(space, seed=seed, **arm.arguments)
+    else:
+        base = _bare_sampler(arm, seed=seed)
     return IndexEncoded(base, **_CODECS.get(arm.name, {})) if arm.encoding == "index" else base
 
 

@@ -96,6 +96,15 @@ def test_every_arm_begins_with_the_default_and_measures_nothing_twice(arm: str, 
     assert run_job(job(space, arm, default_first=False)).proposed_by == {arm: 12}
 
 
+def test_gp_looks_through_the_table_and_needs_no_replacement(space: SpaceFile) -> None:
+    run = run_job(job(space, "gp", trials=20))
+    assert (run.failure, run.replaced, run.asks[-1]) == ("", 0, 20)
+    assert len(set(run.rows)) == 20
+    # 78 configurations, each parameter with one slope: ten random ones are enough to see where it goes.
+    assert min(ms for ms in run.observed_ms if ms) == space.load().optimum_ms
+    assert run_job(job(space, "gp", trials=20)).rows == run.rows
+
+
 def test_a_run_on_a_space_that_is_used_up_ends_with_all_of_it(space: SpaceFile) -> None:
     run = run_job(job(space, "random", trials=100))
     assert (run.failure, len(set(run.rows)), len(run.rows)) == ("", 78, 78)
@@ -268,7 +277,9 @@ def test_an_arm_that_cannot_be_is_a_clear_error(text: str, message: str) -> None
 def test_arms_say_their_encoding_and_arguments() -> None:
     assert parse_arm("tpe").description == "TPESampler, categorical"
     assert parse_arm("tpe/index").description == "TPESampler, indices of choices"
-    assert parse_arm("gp").description == "GPSampler, indices of choices, log times, failures as the worst time"
+    assert parse_arm("gp").description == (
+        "GPSampler over the table of free configurations, indices of choices, log times, failures as the worst time"
+    )
     assert parse_arm("qmc").description == "QMCSampler, indices of choices, scramble True"
     assert parse_arm("qmc/scramble=false").arguments == {"scramble": False}
     assert parse_arm("nsgaii/population_size=20").options == {"population_size": 20}
