@@ -49,7 +49,7 @@ def best(
     here = machine_versions()
     with existing(storage) as archive:
         wanted = _problem(archive, kernel, problem)
-        wanted_device = _full_name(archive, kernel, device or here[0] or _last_device(archive, kernel))
+        wanted_device = _full_name(device or here[0] or _last_device(archive, kernel))
         allows = _allows(kernel, wanted, wanted_device)
         answer = find_best(archive, kernel, wanted, wanted_device, allows=allows, here=here)
     answer = dataclasses.replace(answer, configuration=_ordered(answer.configuration, kernel))
@@ -78,14 +78,12 @@ def _last_device(archive: RDBStorage, kernel: str) -> str:
     return next(iter(devices_of(archive, kernel)), "")
 
 
-def _full_name(archive: RDBStorage, kernel: str, device: str) -> str:
-    """The name as the archive has it, or as the driver gives it."""
+def _full_name(device: str) -> str:
+    """The name as the driver gives it, where it is a known one; the archive knows devices by any spelling."""
     from llm_sampler.kernels import KNOWN_DEVICES
-    from llm_sampler.studies.query import devices_of, same_device
+    from llm_sampler.studies.query import same_device
 
-    known = [*devices_of(archive, kernel), *KNOWN_DEVICES]
-    same = [name for name in known if same_device(name, device)]
-    return same[0] if same else device
+    return next((name for name in KNOWN_DEVICES if same_device(name, device)), device)
 
 
 def _problem(archive: RDBStorage, kernel: str, text: str | None) -> Problem | None:

@@ -253,7 +253,7 @@ def _entries_of(storage: RDBStorage, kernel: str) -> list[tuple[int, str, Entry]
 
 
 def _known(storage: RDBStorage, entries: Sequence[tuple[int, str, Entry]]) -> list[_Known]:
-    rows = read_rows(storage, [study_id for study_id, _, _ in entries])
+    rows = read_rows(storage, [study_id for study_id, _, _ in entries], proposers=False)
     return [_Known(study_id, name, entry, rows[study_id]) for study_id, name, entry in entries]
 
 

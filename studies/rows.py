@@ -56,14 +56,21 @@ class TrialRow:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_rows(storage: RDBStorage, study_ids: Collection[int]) -> dict[int, list[TrialRow]]:
-    """The trials of studies, by study identifier, in the order of their numbers."""
+def read_rows(storage: RDBStorage, study_ids: Collection[int], *, proposers: bool = True) -> dict[int, list[TrialRow]]:
+    """The trials of studies, by study identifier, in the order of their numbers.
+
+    Args:
+        storage: The archive.
+        study_ids: Of the studies.
+        proposers: Whether to read who proposed them, and statuses of trials without a measurement.
+    """
+    names = _NAMES if proposers else (MEASUREMENT_ATTRIBUTE, SPEEDUP_ATTRIBUTE)
     found: dict[int, list[TrialRow]] = {study_id: [] for study_id in study_ids}
     ids = sorted(found)
     with storage.engine.connect() as connection:
         for start in range(0, len(ids), _MOST_IDS):
             some = ids[start : start + _MOST_IDS]
-            attributes = _read_attributes(connection, some)
+            attributes = _read_attributes(connection, some, names)
             for study_id, row in _read_trials(connection, some, attributes):
                 found[study_id].append(row)
     return found
@@ -80,12 +87,14 @@ def last_ends(storage: RDBStorage, study_ids: Collection[int]) -> dict[int, date
         return {study_id: end for study_id, end in found if study_id in wanted}
 
 
-def _read_attributes(connection: sqlalchemy.Connection, study_ids: list[int]) -> dict[int, dict[str, Any]]:
+def _read_attributes(
+    connection: sqlalchemy.Connection, study_ids: list[int], names: tuple[str, ...]
+) -> dict[int, dict[str, Any]]:
     trials, attributes = models.TrialModel.__table__, models.TrialUserAttributeModel.__table__
     statement = (
         sqlalchemy.select(attributes.c.trial_id, attributes.c.key, attributes.c.value_json)
         .join(trials, trials.c.trial_id == attributes.c.trial_id)
-        .where(trials.c.study_id.in_(study_ids), attributes.c.key.in_(_NAMES))
+        .where(trials.c.study_id.in_(study_ids), attributes.c.key.in_(names))
     )
     found: dict[int, dict[str, Any]] = {}
     for trial_id, key, text in connection.execute(statement):
@@ -141,7 +150,7 @@ def _row(
         state=state,
         median_ms=value if done else None,
         completed=completed,
-        status=str(attributes.get(STATUS_ATTRIBUTE) or ("ok" if done else "")),
+        status=str(attributes.get(STATUS_ATTRIBUTE) or measurement.get("status") or ("ok" if done else "")),
         speedup=speedup if isinstance(speedup, int | float) else None,
         reference_ms=reference_ms if isinstance(reference_ms, int | float) else None,
         proposed_by=str(attributes.get(PROPOSED_BY) or ""),
