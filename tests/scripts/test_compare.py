@@ -221,3 +221,16 @@ def test_what_a_comparison_needs_is_named(run: Run, monkeypatch: pytest.MonkeyPa
         2,
         "llm-sampler: a comparison needs scipy and pebble: pip install 'optuna-llm-sampler[compare]'\n",
     )
+
+
+def test_the_page_of_results_covers_every_shipped_recording_and_names_its_command() -> None:
+    from llm_sampler.objectives.shipped import shipped_recordings
+    from llm_sampler.studies.compare_arms import parse_arm
+
+    page = (Path(__file__).parents[2] / "docs" / "comparison.md").read_text(encoding="utf-8")
+    for one in shipped_recordings():
+        assert f"## {one.path.name.removesuffix('.json.gz')}: {one.summary['configurations']:,} configurations" in page
+    command = re.search(r"^llm-sampler compare --samplers (\S+) --trials \d+ --seeds \d+", page, re.MULTILINE)
+    assert command is not None
+    for text in command[1].split(","):
+        assert f"| {text} | {parse_arm(text).description} |" in page
