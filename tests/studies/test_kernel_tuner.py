@@ -1,6 +1,8 @@
 """Exports are read by the autotuning community's own packages: their schema, and Kernel Tuner's simulation mode.
 
-Skipped unless they are installed:  pip install kernel-tuner autotuning-methodology jsonschema
+Skipped unless they are installed beside the tests' own packages:
+
+    pip install -e ".[test]" kernel-tuner autotuning-methodology jsonschema
 """
 
 from __future__ import annotations
