@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from llm_sampler.kernels.spec import Inputs, KernelSpec, Problem
 from llm_sampler.objectives.compile import one_line
+from llm_sampler.objectives.device import driver_version
 from llm_sampler.objectives.measurement import Measurement, Status
 from llm_sampler.objectives.timing import TimingSettings, time_interleaved
 from llm_sampler.objectives.verify import deviation, deviation_limit
@@ -56,7 +57,9 @@ class _Bench:
         self.spec = spec
         self.settings = settings
         self.cases = [self._case(problem, seed) for seed in SEEDS]
-        self.versions = {"torch": torch.__version__, "triton": triton.__version__, "cuda": str(torch.version.cuda)}
+        versions = {"torch": torch.__version__, "triton": triton.__version__, "cuda": str(torch.version.cuda)}
+        versions["driver"] = driver_version()
+        self.versions = {name: version for name, version in versions.items() if version}
         self.device = torch.cuda.get_device_name()
         # Triton tells whoever loads a binary its registers and spills, and whoever asks which binary is launched.
         self.binaries: dict[int, tuple[int, int, int]] = {}
