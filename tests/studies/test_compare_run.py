@@ -102,7 +102,7 @@ def test_gp_looks_through_the_table_and_needs_no_replacement(space: SpaceFile) -
     assert len(set(run.rows)) == 20
     # 78 configurations, each parameter with one slope: ten random ones are enough to see where it goes.
     assert min(ms for ms in run.observed_ms if ms) == space.load().optimum_ms
-    assert run_job(job(space, "gp", trials=20)).rows == run.rows
+    assert run_job(job(space, "gp", trials=12)).rows == run.rows[:12]
 
 
 def test_a_run_on_a_space_that_is_used_up_ends_with_all_of_it(space: SpaceFile) -> None:
