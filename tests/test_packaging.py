@@ -23,7 +23,9 @@ def call(*command: str | Path, cwd: Path | None = None) -> str:
     By default in the temporary folder: Python would find the tree's ``kernels`` in the current one.
     """
     cwd = cwd or Path(tempfile.gettempdir())
-    environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PIP_TARGET")}
+    environment = {
+        name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "PIP_TARGET", "PIP_QUIET")
+    }
     done = subprocess.run([*map(str, command)], cwd=cwd, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{command}: {done.stdout[-2000:]}{done.stderr[-2000:]}"
     return done.stdout

@@ -195,7 +195,7 @@ def test_the_page_is_self_contained_and_has_keyboard_and_reader_basics(report: R
     assert page.count("prefers-color-scheme: dark") >= 1
 
 
-HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)>\x1b[2J{{ 7*7 }}'
+HOSTILE = '</script><script>alert("x")</script><img src=x onerror=alert(1)>\x1b[2J{{ 7000*7000007 }}'
 
 
 def test_hostile_text_is_shown_as_text(add_study: Add, storage: RDBStorage) -> None:
@@ -230,7 +230,7 @@ def test_hostile_text_is_shown_as_text(add_study: Add, storage: RDBStorage) -> N
     assert "<script>alert" not in own
     assert "<img" not in own
     assert "&lt;img src=x onerror=alert(1)&gt;" in own
-    assert "49" not in re.sub(r'<script type="application/json".*?</script>', "", own.split("<main>")[1])[:20_000]
+    assert "49000049000" not in own, "templates in texts are not evaluated"
     for text in re.findall(r'data-plot="[^"]*">(.*?)</script>', own, re.DOTALL):
         # Plotly reads texts as HTML: what it gets is escaped twice over.
         assert "<img" not in json.dumps(json.loads(text))
