@@ -127,10 +127,6 @@ class Restrictions:
             results[values] = bool(_evaluate(self._nodes[index], self.texts[index], names_and_facts))
         return results[values]
 
-    def allow(self, configuration: Mapping[str, Any]) -> bool:
-        """Whether every restriction holds."""
-        return all(self.holds(index, configuration) for index in range(len(self.texts)))
-
     def broken(self, configuration: Mapping[str, Any]) -> list[str]:
         """What does not hold, each as ``text (left side 262144, right side 232448)`` where it is one comparison."""
         return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from llm_sampler.objectives.measurement import Measurement
@@ -37,3 +38,42 @@ class Evaluator(Protocol):
     def close(self) -> None:
         """End worker processes and free the device."""
         ...
+
+
+@dataclass(frozen=True)
+class WrappedEvaluator:
+    """Another evaluator with something changed; a subclass says what. Implements `Evaluator`.
+
+    Attributes:
+        base: What measures.
+    """
+
+    base: Evaluator
+
+    @property
+    def space(self) -> Space:
+        """The base's."""
+        return self.base.space
+
+    @property
+    def parallel(self) -> int:
+        """The base's."""
+        return self.base.parallel
+
+    @property
+    def device(self) -> str:
+        """The base's."""
+        return self.base.device
+
+    @property
+    def reference_ms(self) -> float | None:
+        """The base's."""
+        return self.base.reference_ms
+
+    def evaluate(self, configuration: Configuration) -> Measurement:
+        """As the base."""
+        return self.base.evaluate(configuration)
+
+    def close(self) -> None:
+        """As the base."""
+        self.base.close()

@@ -55,11 +55,9 @@ class Timing:
 
     def percentile_ms(self, percent: float) -> float:
         """A percentile of the kernel's samples, linearly interpolated."""
-        ordered = sorted(self.samples)
-        position = (len(ordered) - 1) * percent / 100
-        low = int(position)
-        high = min(low + 1, len(ordered) - 1)
-        return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+        import numpy as np
+
+        return float(np.percentile(self.samples, percent))
 
 
 def time_interleaved(kernel: Callable[[], object], reference: Callable[[], object], settings: TimingSettings) -> Timing:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -87,6 +86,7 @@ def compare(
     The same command takes up an interrupted comparison; finished runs are not repeated. FOLDER gets runs.jsonl,
     comparison.json, comparison.html and comparison.md.
     """
+    from llm_sampler.objectives.gpu import usable_cores
     from llm_sampler.studies.compare_arms import check_arm, parse_arm
     from llm_sampler.studies.compare_noise import NOISES
     from llm_sampler.studies.compare_page import comparison_html, comparison_markdown
@@ -137,7 +137,7 @@ def compare(
     command = _command(spaces or [], wanted[0], samplers=samplers, seeds=seeds, gp_seeds=gp_seeds, baseline=chosen)
     console = Console(highlight=False, soft_wrap=True)
     log = RunLog(output / "runs.jsonl")
-    runs = _run(console, wanted, log, jobs or len(os.sched_getaffinity(0)), retry_failed)
+    runs = _run(console, wanted, log, jobs or usable_cores(), retry_failed)
     comparison = summarize(
         runs, [file.load() for file in files], baseline=chosen, noise=fitting[0], default_first=default_first
     )

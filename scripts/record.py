@@ -28,7 +28,7 @@ from llm_sampler.objectives.recording import (
     write_recording,
 )
 from llm_sampler.objectives.timing import FLUSH_BYTES, TimingSettings
-from llm_sampler.space import Configuration, SpaceError, configuration_key
+from llm_sampler.space import Configuration, configuration_key
 
 
 def record(
@@ -164,6 +164,3 @@ def _fresh_triton_cache() -> Iterator[None]:
                 del os.environ["TRITON_CACHE_DIR"]
             else:
                 os.environ["TRITON_CACHE_DIR"] = before
-
-
-USER_ERRORS = (RecordingError, SpaceError)

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from llm_sampler.objectives.evaluate import Evaluator
+from llm_sampler.objectives.evaluate import WrappedEvaluator
 from llm_sampler.objectives.measurement import Measurement
 from llm_sampler.space import Configuration, Parameter, Space, Value
 from llm_sampler.task import Task
@@ -104,7 +104,7 @@ class Disguise:
 
 
 @dataclass(frozen=True)
-class DisguisedEvaluator:
+class DisguisedEvaluator(WrappedEvaluator):
     """Measures the configurations of a disguised space; implements `Evaluator`.
 
     Attributes:
@@ -112,7 +112,6 @@ class DisguisedEvaluator:
         disguise: The names.
     """
 
-    base: Evaluator
     disguise: Disguise
 
     @functools.cached_property
@@ -120,25 +119,6 @@ class DisguisedEvaluator:
         """The base's space in disguise."""
         return self.disguise.space(self.base.space)
 
-    @property
-    def parallel(self) -> int:
-        """The base's."""
-        return self.base.parallel
-
-    @property
-    def device(self) -> str:
-        """The base's."""
-        return self.base.device
-
-    @property
-    def reference_ms(self) -> float | None:
-        """The base's."""
-        return self.base.reference_ms
-
     def evaluate(self, configuration: Configuration) -> Measurement:
         """What the base measures of the configuration; why one fails is left out, as it may name the kernel."""
         return self.base.evaluate(self.disguise.revealed(configuration)).with_(detail="")
-
-    def close(self) -> None:
-        """As the base."""
-        self.base.close()

@@ -13,16 +13,16 @@ from typing import Literal
 
 import numpy as np
 
-from llm_sampler.objectives.evaluate import Evaluator
+from llm_sampler.objectives.evaluate import WrappedEvaluator
 from llm_sampler.objectives.measurement import Measurement
-from llm_sampler.space import Configuration, Space, configuration_key
+from llm_sampler.space import Configuration, configuration_key
 
 Noise = Literal["mean", "bootstrap"]
 NOISES: tuple[Noise, ...] = ("mean", "bootstrap")
 
 
 @dataclass(frozen=True)
-class NoisyReplay:
+class NoisyReplay(WrappedEvaluator):
     """Wraps an evaluator; implements `Evaluator`.
 
     The noise of a configuration follows from the seed and the configuration: all samplers of one seed meet the same.
@@ -32,28 +32,7 @@ class NoisyReplay:
         seed: Of the noise.
     """
 
-    base: Evaluator
     seed: int
-
-    @property
-    def space(self) -> Space:
-        """The base's."""
-        return self.base.space
-
-    @property
-    def parallel(self) -> int:
-        """The base's."""
-        return self.base.parallel
-
-    @property
-    def device(self) -> str:
-        """The base's."""
-        return self.base.device
-
-    @property
-    def reference_ms(self) -> float | None:
-        """The base's."""
-        return self.base.reference_ms
 
     def evaluate(self, configuration: Configuration) -> Measurement:
         """What one more measurement might have given; failures and single samples are as recorded."""
@@ -66,7 +45,3 @@ class NoisyReplay:
         drawn = rng.choice(samples, size=len(samples))
         ratio = float(np.median(drawn) / np.median(samples))
         return recorded.with_(median_ms=recorded.median_ms * ratio, samples=tuple(drawn.tolist()))
-
-    def close(self) -> None:
-        """As the base."""
-        self.base.close()

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from importlib.resources import files
 from typing import Any
 
-import jinja2
 import plotly.offline
 from markupsafe import Markup
 
@@ -23,6 +21,7 @@ from llm_sampler.studies.compare_tables import (
     overall_table,
     space_table,
 )
+from llm_sampler.studies.pages import page_environment, script_json
 
 _TEMPLATE = "compare.html.j2"
 
@@ -107,14 +106,7 @@ def _markdown(table: Table) -> list[str]:
 
 def comparison_html(comparison: Comparison) -> str:
     """The page; nothing in it depends on a clock."""
-    folder = files("llm_sampler.studies") / "templates"
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment()
     environment.filters["figure"] = _figure_json
     return environment.get_template(_TEMPLATE).render(
         comparison=comparison,
@@ -132,5 +124,4 @@ def _figure_json(drawing: Drawing) -> Markup:
     """A figure as JSON that cannot end the script element it stands in."""
     figure: dict[str, Any] = json.loads(drawing.figure.to_json())
     figure["layout"].pop("template", None)
-    text = json.dumps({"data": figure["data"], "layout": figure["layout"]}, separators=(",", ":"), sort_keys=True)
-    return Markup(text.replace("<", "\\u003c"))
+    return script_json({"data": figure["data"], "layout": figure["layout"]}, sort_keys=True)

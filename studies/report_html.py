@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import json
-from importlib.resources import files
 from typing import Any
 
 import jinja2
@@ -18,6 +17,7 @@ from markupsafe import Markup
 
 from llm_sampler.studies import report_words
 from llm_sampler.studies.freshness import shown_versions
+from llm_sampler.studies.pages import page_environment, script_json
 from llm_sampler.studies.report_data import Report
 from llm_sampler.studies.report_figures import Drawing, drawings
 
@@ -43,14 +43,7 @@ def report_html(report: Report) -> str:
 
 @functools.cache
 def _environment() -> jinja2.Environment:
-    folder = files("llm_sampler.studies") / "templates"
-    environment = jinja2.Environment(
-        loader=jinja2.FunctionLoader(lambda name: (folder / name).read_text(encoding="utf-8")),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = page_environment()
     names = ("ms", "times", "percent", "interval", "pairs")
     environment.filters.update({name: getattr(report_words, name) for name in names})
     environment.filters["figure"] = figure_json
@@ -64,9 +57,7 @@ def figure_json(drawing: Drawing) -> Markup:
     """A figure as JSON that cannot end the script element it stands in; without Plotly's theme: the page has one."""
     figure: dict[str, Any] = json.loads(drawing.figure.to_json())
     figure["layout"].pop("template", None)
-    shown = {"data": _rounded(figure["data"]), "layout": figure["layout"]}
-    text = json.dumps(shown, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c"))
+    return script_json({"data": _rounded(figure["data"]), "layout": figure["layout"]})
 
 
 def _rounded(value: Any) -> Any:
