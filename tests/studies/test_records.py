@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import optuna
 import pytest
-from optuna.distributions import CategoricalDistribution
+from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.trial import TrialState
 
+from llm_sampler.client import Answer
 from llm_sampler.objectives.kernel_objective import KernelObjective
 from llm_sampler.objectives.replay import ReplayEvaluator
+from llm_sampler.sampler import LLMSampler
 from llm_sampler.studies.records import TrialRecord, best_first, read_records
 from llm_sampler.studies.result import find_baseline, reference_speedup, summarize
 
@@ -41,6 +45,53 @@ def test_records_tell_what_trials_hold(study: optuna.Study) -> None:
     assert queued.configuration == {"x": 3, "y": 0, "z": "b"}
     assert queued.proposed_by == "user"
     assert [record.number for record in best_first(read_records(study))] == [1, 0]
+
+
+def test_records_tell_where_a_proposal_comes_from(tmp_path: Path) -> None:
+    """A real sampler on a real database writes what the records read: with two models, each trial names its own."""
+
+    class Model:
+        def __init__(self, name: str, why: str) -> None:
+            self.name = name
+            self.why = why
+
+        def complete(self, messages: object, **_: object) -> Answer:
+            start = 1 if self.name == "first" else 5
+            proposals = [
+                {"family": "wide", "rationale": self.why, "configuration": {"x": x + 0.2}}
+                for x in range(start, start + 2)
+            ]
+            return Answer(json.dumps(proposals), model=self.name)
+
+    storage = f"sqlite:///{tmp_path}/study.db"
+    space = {"x": IntDistribution(0, 40)}
+    for calls, (name, why) in enumerate([("first", "w" * 900), ("second", "short")], start=1):
+        sampler = LLMSampler(
+            client=Model(name, why),
+            search_space=space,
+            batch_size=2,
+            llm_share=1.0,
+            max_calls=calls,
+            wait="always",
+            seed=0,
+        )
+        study = optuna.create_study(storage=storage, study_name="s", sampler=sampler, load_if_exists=True)
+        study.optimize(lambda trial: trial.suggest_int("x", 0, 40), n_trials=6)
+        assert study.user_attrs["llm_sampler:model"] == name
+    records = read_records(study)
+    proposed = [record for record in records if record.proposed_by == "llm"]
+    assert [(r.configuration["x"], r.model, r.family, r.changes) for r in proposed] == [
+        (1, "first", "wide", "x: 1.2 -> 1"),
+        (2, "first", "wide", "x: 2.2 -> 2"),
+        (5, "second", "wide", "x: 5.2 -> 5"),
+        (6, "second", "wide", "x: 6.2 -> 6"),
+    ]
+    assert [len(record.rationale) for record in proposed] == [500, 500, 5, 5]
+    assert len({record.call for record in proposed}) == 2
+    others = [record for record in records if record.proposed_by != "llm"]
+    assert others
+    assert all((r.model, r.call, r.rationale) == ("", "", "") for r in others)
+    assert any("calls" in record.fallback for record in others)  # the budget of one call is spent
 
 
 def test_a_result_adds_up_the_trials(study: optuna.Study, evaluator: ReplayEvaluator) -> None:
