@@ -27,7 +27,7 @@ from llm_sampler.objectives.recording import (
     read_recording,
     write_recording,
 )
-from llm_sampler.objectives.timing import FLUSH_BYTES, TimingSettings
+from llm_sampler.objectives.timing import TimingSettings
 from llm_sampler.space import Configuration, configuration_key
 
 
@@ -40,7 +40,7 @@ def record(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Measure only so many allowed configurations, drawn at random.")
     ] = None,
-    samples: Annotated[int, typer.Option(min=3, help="Timed launches per configuration.")] = 20,
+    samples: Annotated[int, typer.Option(min=6, help="Timed launches per configuration at most.")] = 60,
     seed: Annotated[int, typer.Option(help="Seed of the order of measurement, and of the draw with --limit.")] = 0,
 ) -> None:
     """Measure every allowed configuration on this machine's GPU, failures included, and write T4 JSON.
@@ -54,7 +54,7 @@ def record(
     if device is None:
         raise RecordingError("record needs an NVIDIA GPU, and the CUDA driver shows none; without one, tune replays")
     console = Console()
-    settings = TimingSettings(samples=samples)
+    settings = TimingSettings(most_samples=samples)
     for item in problems:
         _record_problem(spec, item, device, settings, output, limit, seed, console)
 
@@ -107,12 +107,7 @@ def _record_problem(
                 versions=versions,
                 date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
                 chosen=chosen,
-                method={
-                    "samples": settings.samples,
-                    "budget_ms": settings.budget_ms,
-                    "flush_bytes": FLUSH_BYTES,
-                    "timer": "CUDA events, queued launches, reference interleaved",
-                },
+                method={**settings.to_json(), "timer": "CUDA events, queued launches, reference interleaved"},
             )
             output.mkdir(parents=True, exist_ok=True)
             write_recording(path, finished)

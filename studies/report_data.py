@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import optuna
 from optuna.trial import TrialState
 
+from llm_sampler.objectives.intervals import median_interval, overlap
 from llm_sampler.space import Configuration, Space, Value
 from llm_sampler.studies.archive import ArchiveError
 from llm_sampler.studies.entry import Entry, read_entry, refuse_newer
 from llm_sampler.studies.freshness import is_stale, newest_versions
-from llm_sampler.studies.intervals import median_interval, overlap
 from llm_sampler.studies.records import TrialRecord, best_first, read_records
 from llm_sampler.studies.report_impact import ParameterImpact, parameter_impacts
 from llm_sampler.studies.report_sources import Failure, LLMUse, Proposer, failures_of, llm_use_of, proposers_of

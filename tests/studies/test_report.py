@@ -16,10 +16,10 @@ from optuna.storages import RDBStorage
 from optuna.trial import TrialState
 
 from llm_sampler.kernels import Problem
+from llm_sampler.objectives.intervals import median_interval, overlap
 from llm_sampler.objectives.recording import Recording
 from llm_sampler.objectives.replay import ReplayEvaluator
 from llm_sampler.studies.archive import ArchiveError
-from llm_sampler.studies.intervals import median_interval, overlap
 from llm_sampler.studies.records import read_records
 from llm_sampler.studies.report_data import Report, build_report
 from llm_sampler.studies.report_figures import curve_points, drawings, log_ticks, plain_study, thinned
