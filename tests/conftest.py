@@ -12,7 +12,7 @@ from sqlalchemy.engine import URL, make_url
 
 sys.path.append(str(Path(__file__).parent / "support"))
 
-from database_servers import MariaDB, NoServerError, Postgres, Server, fresh_database, running  # noqa: E402
+from database_servers import MariaDB, NoServerError, Postgres, Server, fresh_database, running
 
 
 def _address(server_class: type[Server]) -> Iterator[URL]:

@@ -79,10 +79,16 @@ class Server:
         """Starts the server in the foreground."""
         raise NotImplementedError
 
-    def run(self, *command: str, stdin: str = "") -> None:
+    def run(self, *command: str) -> None:
         """A command as the server's user."""
         done = subprocess.run(
-            command, user=self.account, cwd=self.folder, capture_output=True, input=stdin, text=True, env=_environment()
+            command,
+            user=self.account,
+            cwd=self.folder,
+            env=_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if done.returncode:
             raise RuntimeError(f"{command[0]} failed: {done.stderr[-2000:] or done.stdout[-2000:]}")
