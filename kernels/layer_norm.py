@@ -1,0 +1,239 @@
+"""Layer normalization of each row: y[r, c] = (x[r, c] - mean_r) / sqrt(variance_r + EPSILON) * weight[c] + bias[c].
+
+Shapes: x and y [rows, columns], weight and bias [columns], any sizes and strides; computed in fp32. mean_r and
+variance_r are over the columns of a row; the variance is the mean of (x - mean)^2, never that of x^2 less mean^2,
+which cancels where the mean is large.
+
+References: Ba, Kiros and Hinton, "Layer normalization", arXiv:1607.06450; Chan, Golub and LeVeque, "Algorithms for
+computing the sample variance", 1983 (how running means and variances are updated and combined).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from llm_sampler.kernels.lazy import jit, multiprocessors
+from llm_sampler.kernels.spec import ELEMENT_BYTES, Cost, Inputs, KernelSpec, Problem
+from llm_sampler.kernels.tensors import normal
+from llm_sampler.space import Configuration, Parameter
+
+if TYPE_CHECKING:
+    import torch
+    import triton.language as tl
+
+EPSILON = 1e-5
+
+
+@jit
+def layer_norm_whole(  # type: ignore[no-untyped-def]
+    x_ptr,  # [rows, columns]
+    weight_ptr,  # [columns]
+    bias_ptr,  # [columns]
+    y_ptr,  # [rows, columns]
+    rows,
+    columns,
+    epsilon,
+    stride_xr,
+    stride_xc,
+    stride_w,
+    stride_b,
+    stride_yr,
+    stride_yc,
+    ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
+    ONCE: tl.constexpr,
+):
+    """Tiles of ROWS whole rows in blocks of BLOCK_N >= columns; weight and bias stay in registers between tiles."""
+    column = tl.arange(0, BLOCK_N).to(tl.int64)
+    weight = tl.load(weight_ptr + column * stride_w, mask=column < columns, other=0.0)
+    bias = tl.load(bias_ptr + column * stride_b, mask=column < columns, other=0.0)
+    for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
+        row = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+        inside = (row[:, None] < rows) & (column[None, :] < columns)
+        x_ptrs = x_ptr + row[:, None] * stride_xr + column[None, :] * stride_xc
+        x = tl.load(x_ptrs, mask=inside, other=0.0, eviction_policy=ONCE).to(tl.float32)
+        mean = tl.sum(x, axis=1) / columns
+        centered = tl.where(inside, x - mean[:, None], 0.0)
+        variance = tl.sum(centered * centered, axis=1) / columns
+        y = centered * tl.rsqrt(variance + epsilon)[:, None]
+        y = y * weight[None, :].to(tl.float32) + bias[None, :].to(tl.float32)
+        y_ptrs = y_ptr + row[:, None] * stride_yr + column[None, :] * stride_yc
+        tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), mask=inside, eviction_policy=ONCE)
+
+
+@jit
+def layer_norm_looped(  # type: ignore[no-untyped-def]
+    x_ptr,  # [rows, columns]
+    weight_ptr,  # [columns]
+    bias_ptr,  # [columns]
+    y_ptr,  # [rows, columns]
+    rows,
+    columns,
+    epsilon,
+    stride_xr,
+    stride_xc,
+    stride_w,
+    stride_b,
+    stride_yr,
+    stride_yc,
+    ROWS: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    STAGES: tl.constexpr,
+    ONCE: tl.constexpr,
+    AGAIN: tl.constexpr,
+):
+    """ROWS rows in blocks of BLOCK_N columns, read twice: for mean and variance, then, backwards, for the result."""
+    row = (tl.program_id(0) * ROWS + tl.arange(0, ROWS)).to(tl.int64)
+    x_rows = x_ptr + row[:, None] * stride_xr
+    y_rows = y_ptr + row[:, None] * stride_yr
+    # Each lane has the running mean, and the sum of squared differences from it, of every BLOCK_N-th element.
+    lane_mean = tl.zeros((ROWS, BLOCK_N), dtype=tl.float32)
+    lane_squares = tl.zeros((ROWS, BLOCK_N), dtype=tl.float32)
+    steps = tl.cdiv(columns, BLOCK_N)
+    for step in tl.range(0, steps, num_stages=STAGES):
+        column = (step * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
+        inside = (row[:, None] < rows) & (column[None, :] < columns)
+        x_ptrs = x_rows + column[None, :] * stride_xc
+        x = tl.load(x_ptrs, mask=inside, other=0.0, eviction_policy=AGAIN).to(tl.float32)
+        difference = tl.where(inside, x - lane_mean, 0.0)
+        lane_mean += difference * (1.0 / (step + 1))
+        lane_squares += tl.where(inside, difference * (x - lane_mean), 0.0)
+    count = tl.maximum((columns - tl.arange(0, BLOCK_N) + BLOCK_N - 1) // BLOCK_N, 0).to(tl.float32)
+    mean = tl.sum(lane_mean * count[None, :], axis=1) / columns
+    between = lane_mean - mean[:, None]
+    variance = tl.sum(lane_squares + between * between * count[None, :], axis=1) / columns
+    scale = tl.rsqrt(variance + epsilon)
+    for step in tl.range(0, steps, num_stages=STAGES):
+        column = ((steps - 1 - step) * BLOCK_N + tl.arange(0, BLOCK_N)).to(tl.int64)
+        inside = (row[:, None] < rows) & (column[None, :] < columns)
+        x_ptrs = x_rows + column[None, :] * stride_xc
+        x = tl.load(x_ptrs, mask=inside, other=0.0, eviction_policy=ONCE).to(tl.float32)
+        weight = tl.load(weight_ptr + column * stride_w, mask=column < columns, other=0.0).to(tl.float32)
+        bias = tl.load(bias_ptr + column * stride_b, mask=column < columns, other=0.0).to(tl.float32)
+        y = (x - mean[:, None]) * scale[:, None] * weight[None, :] + bias[None, :]
+        y_ptrs = y_rows + column[None, :] * stride_yc
+        tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), mask=inside, eviction_policy=ONCE)
+
+
+def launch(inputs: Inputs, output: torch.Tensor, configuration: Configuration) -> None:
+    """Write the normalized rows to the output.
+
+    Args:
+        inputs: x [rows, columns], weight [columns] and bias [columns].
+        output: y [rows, columns].
+        configuration: See `SPEC`.
+    """
+    x, weight, bias = inputs
+    rows, columns = x.shape
+    row_tile = int(configuration["ROWS"])
+    tiles = -(-rows // row_tile)
+    strides = (*x.stride(), *weight.stride(), *bias.stride(), *output.stride())
+    arguments = (x, weight, bias, output, rows, columns, EPSILON, *strides)
+    options = {"ROWS": row_tile, "STAGES": configuration["num_stages"], "num_warps": configuration["num_warps"]}
+    once, again = ("evict_first", "evict_last") if configuration["HINTS"] else ("", "")
+    if configuration["variant"] == "looped":
+        block = configuration["BLOCK_N"]
+        layer_norm_looped[(tiles,)](*arguments, BLOCK_N=block, ONCE=once, AGAIN=again, **options)
+        return
+    whole_row = 1 << (columns - 1).bit_length()
+    programs = tiles
+    if configuration["variant"] == "persistent":
+        programs = min(tiles, multiprocessors() * int(configuration["PROGRAMS"]))
+    layer_norm_whole[(programs,)](*arguments, BLOCK_N=whole_row, ONCE=once, **options)
+
+
+def make_inputs(problem: Problem, seed: int, device: str) -> Inputs:
+    """Make x [rows, columns], N(0, 1) around a mean of each row that is N(0, 1), too; weight and bias [columns]."""
+    rows, columns = problem.sizes["rows"], problem.sizes["columns"]
+    shapes = ((columns,), (columns,), (rows, 1))
+    weight, bias, means = (
+        normal(shape, problem.dtype, seed + part * 1_000_003, device) for part, shape in enumerate(shapes, start=1)
+    )
+    return normal((rows, columns), problem.dtype, seed, device).add_(means), weight, bias
+
+
+def make_output(inputs: Inputs) -> torch.Tensor:
+    """Make y [rows, columns], uninitialized."""
+    import torch
+
+    return torch.empty_like(inputs[0])
+
+
+def reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """The same by PyTorch."""
+    import torch
+
+    return torch.nn.functional.layer_norm(x, weight.shape, weight, bias, EPSILON)
+
+
+def cost(problem: Problem) -> Cost:
+    """Eight operations an element (difference, square, two sums, two products, shift); x read and y written once."""
+    rows, columns = problem.sizes["rows"], problem.sizes["columns"]
+    return Cost(flops=8 * rows * columns, traffic_bytes=(2 * rows + 2) * columns * ELEMENT_BYTES[problem.dtype])
+
+
+def _problem(rows: int, columns: int) -> Problem:
+    return Problem({"rows": rows, "columns": columns})
+
+
+_ELEMENTS = "ROWS * (BLOCK_N or next_power_of_2(columns))"
+SPEC = KernelSpec(
+    name="layer_norm",
+    title="Layer normalization of each row, fp16, bf16 or fp32, computed in fp32",
+    description=(
+        "Variant one_pass holds ROWS whole rows in registers, one tile per program. Variant persistent does the same "
+        "with PROGRAMS programs a multiprocessor that take tiles in turn, keep weight and bias in registers, and have "
+        "the loads of num_stages tiles in flight. Variant looped walks along its rows in blocks of BLOCK_N columns, "
+        "twice: the second reading finds them in a cache."
+    ),
+    size_names=("rows", "columns"),
+    parameters=(
+        Parameter("variant", ("one_pass", "persistent", "looped"), "whole rows, resident programs, or two readings"),
+        Parameter("ROWS", (1, 2, 4, 8, 16), "rows per tile"),
+        Parameter(
+            "BLOCK_N", (0, 1024, 2048, 4096, 8192, 16384), "columns per step of looped; 0: the whole row at once"
+        ),
+        Parameter("num_warps", (1, 2, 4, 8, 16, 32), "warps per program"),
+        Parameter("num_stages", (1, 2, 3), "tiles or steps whose loads are in flight; 1 for one_pass"),
+        Parameter("PROGRAMS", (1, 2, 4, 8), "programs a multiprocessor of persistent; 1 for the others"),
+        Parameter("HINTS", (0, 1), "1: tell the caches what is read again and what is not"),
+    ),
+    restrictions=(
+        "(variant == 'looped') == (BLOCK_N > 0)",
+        "BLOCK_N < columns",
+        "ROWS <= rows",
+        "variant != 'one_pass' or num_stages == 1",
+        "variant == 'persistent' or PROGRAMS == 1",
+        "32 * num_warps <= max_threads",
+        # programs that a multiprocessor can hold at once
+        "PROGRAMS * 32 * num_warps <= 2048",
+        # elements of a tile: at least four per thread where there are as many; at most 64, because weight and bias
+        # are in registers, too, or 32 in looped, which has mean, squares and element of each; 32,768 in all, half of
+        # the registers
+        f"{_ELEMENTS} >= min(4 * 32 * num_warps, next_power_of_2(columns))",
+        f"{_ELEMENTS} <= (32 if variant == 'looped' else 64) * 32 * num_warps",
+        f"{_ELEMENTS} <= registers // 2",
+        # loads in flight (of weight and bias, too, in looped), and a partial result per row and warp
+        f"({_ELEMENTS} + 2 * BLOCK_N) * element_bytes * (num_stages - 1) + 4 * ROWS * num_warps <= shared_bytes",
+    ),
+    defaults=(
+        {"variant": "one_pass", "ROWS": 1, "BLOCK_N": 0, "num_warps": 4, "num_stages": 1, "PROGRAMS": 1, "HINTS": 0},
+        {"variant": "one_pass", "ROWS": 1, "BLOCK_N": 0, "num_warps": 8, "num_stages": 1, "PROGRAMS": 1, "HINTS": 0},
+        {"variant": "looped", "ROWS": 1, "BLOCK_N": 2048, "num_warps": 8, "num_stages": 1, "PROGRAMS": 1, "HINTS": 0},
+    ),
+    problems=(
+        _problem(8192, 8192),
+        _problem(16384, 8192),
+        _problem(4096, 4096),
+        _problem(8192, 50257),
+        _problem(16, 8192),
+    ),
+    source_file=Path(__file__),
+    make_inputs=make_inputs,
+    make_output=make_output,
+    reference=reference,
+    launch=launch,
+    cost=cost,
+)
