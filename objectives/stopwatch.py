@@ -28,6 +28,7 @@ _LEAST_QUEUE_S = 5e-4
 _LONGEST_QUEUE_S = 1.0
 _FIRST_LAUNCH_S = 1e-4
 _MOST_REPEATS = 3
+_REST_S = 0.1
 
 
 class TimingError(RuntimeError):
@@ -53,7 +54,11 @@ class Monitor(Protocol):
     """Looks at the device while a block runs."""
 
     def look(self) -> bool:
-        """Note the device's state; False if it slows down so that the block must be repeated."""
+        """Note the device's state; False if a fault slows it down, so that the block should be repeated."""
+        ...
+
+    def forget(self) -> None:
+        """Drop the last note: its block is repeated."""
         ...
 
 
@@ -62,7 +67,7 @@ class CudaStopwatch:
 
     Args:
         method: ``graph`` falls back to ``queue``, for good, at a launch that cannot be captured.
-        monitor: Looks at the device in each block. A block that it rejects is repeated at most three times.
+        monitor: Looks at the device in each block; one that it rejects is repeated at most three times.
     """
 
     def __init__(self, *, method: Method = "queue", monitor: Monitor | None = None) -> None:
@@ -88,10 +93,12 @@ class CudaStopwatch:
         return times
 
     def _block(self, launches: Sequence[Launch]) -> list[float]:
-        for _ in range(_MOST_REPEATS + 1):
+        for repeat in range(_MOST_REPEATS + 1):
             times, undisturbed = self._by_graph(launches) if self.method == "graph" else self._by_queue(launches)
-            if undisturbed:
+            if undisturbed or self._monitor is None or repeat == _MOST_REPEATS:
                 break
+            self._monitor.forget()
+            time.sleep(_REST_S)
         return times
 
     def _look(self) -> bool:
@@ -117,11 +124,13 @@ class CudaStopwatch:
                 end.record()
             queued_in_time = not pairs[0][0].query()
             needed_s = time.perf_counter() - started
-            undisturbed = self._look()
-            pairs[-1][1].synchronize()
             if queued_in_time:
+                pairs[len(pairs) // 2][0].synchronize()  # past the sleep: clocks are those of the launches
+                undisturbed = self._look()
+                pairs[-1][1].synchronize()
                 self._launch_s = max(needed_s / len(launches), 0.7 * self._launch_s)
                 return [float(start.elapsed_time(end)) for start, end in pairs], undisturbed
+            torch.cuda.synchronize()
             if len(launches) == 1 and queue_s >= _LONGEST_QUEUE_S:
                 raise TimingError(
                     f"queueing one launch took {needed_s:.2f} s while the GPU slept {queue_s:.2f} s: the launch must "
