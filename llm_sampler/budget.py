@@ -7,7 +7,7 @@ several that reserve at once sees all others, so the limit is never exceeded (bu
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from llm_sampler.attributes import CALLS, RESERVED
@@ -32,6 +32,7 @@ class CallRecord:
         rejected: How many did not.
         reasons: The first few reasons.
         error: Why there was no reply, empty if there was one.
+        conversation: Request and reply as text for people; not part of the JSON, which lies in an attribute.
     """
 
     id: str
@@ -44,10 +45,11 @@ class CallRecord:
     rejected: int = 0
     reasons: tuple[str, ...] = ()
     error: str = ""
+    conversation: str = field(default="", repr=False)
 
     def to_json(self) -> dict[str, Any]:
         """As JSON types, without what is empty."""
-        data = {**asdict(self), "reasons": list(self.reasons), "seconds": round(self.seconds, 3)}
+        data = {**asdict(self), "reasons": list(self.reasons), "seconds": round(self.seconds, 3), "conversation": ""}
         return {name: value for name, value in data.items() if value not in ("", [], 0)}
 
 

@@ -100,7 +100,12 @@ def fetch(
         return Batch(replace(record, error=str(error)), answered=False, fatal=error)
     except Exception as error:  # noqa: BLE001 - whatever a provider raises becomes a fallback
         reason = redact(str(error) or type(error).__name__)
-        failed = replace(record, error=reason, seconds=time.monotonic() - start)
+        failed = replace(
+            record,
+            error=reason,
+            seconds=time.monotonic() - start,
+            conversation=_conversation(call, "no reply", reason),
+        )
         return Batch(failed, retry_after_s=getattr(error, "retry_after_s", None), answered=False)
     briefing = call.briefing
     reply = read_reply(
@@ -109,7 +114,8 @@ def fetch(
     proposals = reply.proposals
     if briefing.opening and not briefing.partial:
         proposals = _with_pairs(call, proposals, taken)
-    return Batch(_record(record, answer, reply), proposals, _next_call(call, answer, reply))
+    answered = replace(_record(record, answer, reply), conversation=_conversation(call, "reply", answer.text))
+    return Batch(answered, proposals, _next_call(call, answer, reply))
 
 
 def _with_pairs(
@@ -146,6 +152,11 @@ def _record(record: CallRecord, answer: Answer, reply: Reply) -> CallRecord:
         reasons=tuple(dict.fromkeys(reasons))[:_MOST_REASONS],
         error="" if reply.proposals else _why_empty(answer, reply),
     )
+
+
+def _conversation(call: Call, ending: str, text: str) -> str:
+    parts = [*((message["role"], message["content"]) for message in call.messages), (ending, text)]
+    return "\n\n".join(f"===== {role} =====\n{content}" for role, content in parts) + "\n"
 
 
 def _why_empty(answer: Answer, reply: Reply) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import optuna
 from optuna.distributions import BaseDistribution
@@ -29,6 +29,9 @@ from llm_sampler.space import SpaceError
 from llm_sampler.task import Task
 from llm_sampler.transcript import with_transcript
 from llm_sampler.turns import StudyTurns
+
+if TYPE_CHECKING:
+    from optuna.artifacts._protocol import ArtifactStore
 
 _logger = optuna.logging.get_logger("optuna.llm_sampler")
 
@@ -67,6 +70,7 @@ class LLMSampler(BaseSampler):
             replies make the same study). ``never``: none is.
         transcript: A file that gets every request and reply, without keys. Where there is neither ``client`` nor
             endpoint, and the file exists, its replies are replayed (with ``wait="always"``), a missing one is an error.
+        artifact_store: Gets every request and reply as a text, an artifact of the trial that noted it.
         prompt: Makes the messages from a `Briefing`, instead of `build_prompt`.
         strict: Whether a model that fails ends the study with `LLMFallbackError`.
         seed: Of the fallback and of all choices. The draws of a trial follow from the seed and the trial's number.
@@ -98,6 +102,7 @@ class LLMSampler(BaseSampler):
         max_prompt_tokens: int = 8_000,
         wait: Literal["first", "always", "never"] = "first",
         transcript: Path | str | None = None,
+        artifact_store: ArtifactStore | None = None,
         prompt: PromptBuilder | None = None,
         strict: bool = False,
         seed: int | None = None,
@@ -113,6 +118,7 @@ class LLMSampler(BaseSampler):
         self._no_model = found if isinstance(found, str) and model_or_none is None else ""
         self._task = task
         self._strict = strict
+        self._artifact_store = artifact_store
         self._settings = Settings(
             batch_size=batch_size,
             llm_share=llm_share,
@@ -177,7 +183,7 @@ class LLMSampler(BaseSampler):
             source = turns.next_source(study, trial)
             if source == LLM:
                 proposal = turns.from_model(study, trial, search_space)
-                note_calls(study, trial, turns.take_records())
+                note_calls(study, trial, turns.take_records(), self._artifact_store)
                 if proposal.values is not None:
                     return proposal.values
                 reason, lasting = proposal.reason, proposal.failed
