@@ -32,11 +32,11 @@ def list_archive(
     storage: Storage = DEFAULT_STORAGE,
 ) -> None:
     """List the studies, the newest first: kernel, problem, device, trials, best, speedups, age, name."""
-    from llm_sampler.studies.archive import existing, shown
+    from llm_sampler.studies.archive import reading, shown
     from llm_sampler.studies.freshness import machine_versions
     from llm_sampler.studies.query import list_studies
 
-    with existing(storage) as opened:
+    with reading(storage) as opened:
         found = list_studies(opened, here=machine_versions())
     chosen = [one for one in found if kernel is None or (one.entry is not None and one.entry.kernel == kernel)]
     if form == "json":

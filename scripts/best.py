@@ -14,7 +14,7 @@ from llm_sampler.scripts.tune import DEFAULT_STORAGE
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from optuna.storages import RDBStorage
+    import sqlalchemy
 
     from llm_sampler.kernels import Problem
     from llm_sampler.space import Configuration
@@ -41,13 +41,13 @@ def best(
 
     Without an exact match: of the nearest problem on that device, else of the same problem on another device.
     """
-    from llm_sampler.studies.archive import existing
+    from llm_sampler.studies.archive import reading
     from llm_sampler.studies.freshness import machine_versions
     from llm_sampler.studies.query import find_best
     from llm_sampler.studies.text import printable
 
     here = machine_versions()
-    with existing(storage) as archive:
+    with reading(storage) as archive:
         wanted = _problem(archive, kernel, problem)
         wanted_device = _full_name(device or here[0] or _last_device(archive, kernel))
         allows = _allows(kernel, wanted, wanted_device)
@@ -72,7 +72,7 @@ def _ordered(configuration: Configuration, kernel: str) -> Configuration:
     return dict(sorted(configuration.items(), key=lambda item: places.get(item[0], len(places))))
 
 
-def _last_device(archive: RDBStorage, kernel: str) -> str:
+def _last_device(archive: sqlalchemy.Engine, kernel: str) -> str:
     from llm_sampler.studies.query import devices_of
 
     return next(iter(devices_of(archive, kernel)), "")
@@ -86,7 +86,7 @@ def _full_name(device: str) -> str:
     return next((name for name in KNOWN_DEVICES if same_device(name, device)), device)
 
 
-def _problem(archive: RDBStorage, kernel: str, text: str | None) -> Problem | None:
+def _problem(archive: sqlalchemy.Engine, kernel: str, text: str | None) -> Problem | None:
     from llm_sampler.kernels import KERNELS
     from llm_sampler.studies.archive import ArchiveError
     from llm_sampler.studies.query import problems_of

@@ -64,7 +64,7 @@ def find_study(archive: RDBStorage, name: str | None) -> optuna.Study:
 
     names = [study.study_name for study in archive.get_all_studies()]
     if name is None:
-        ours = [one.name for one in list_studies(archive) if one.entry is not None and one.updated is not None]
+        ours = [one.name for one in list_studies(archive.engine) if one.entry is not None and one.updated is not None]
         if not ours:
             raise ArchiveError("the archive has no kernel's study with a trial: tune first")
         return optuna.load_study(study_name=ours[0], storage=archive)

@@ -18,6 +18,8 @@ from optuna.storages import RDBStorage
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
+from llm_sampler.studies.tables import has_these_tables
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -56,16 +58,13 @@ def open_storage(url: str, *, on_stale: Callable[[optuna.Study, FrozenTrial], No
         ArchiveError: The URL is malformed, its driver is not installed, or the database cannot be written.
     """
     parsed = _parse(url)
-    options: dict[str, Any] = {}
-    if parsed.get_backend_name() == "sqlite":
-        options["connect_args"] = {"timeout": _SQLITE_TIMEOUT_S}
     for attempt in range(5):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ExperimentalWarning)  # heartbeats have been there since 2.6
                 storage = RDBStorage(
                     parsed.render_as_string(hide_password=False),
-                    engine_kwargs=options,
+                    engine_kwargs=_options(parsed),
                     heartbeat_interval=_HEARTBEAT_S,
                     grace_period=_GRACE_S,
                     heartbeat_stale_trial_callback=on_stale,
@@ -94,16 +93,46 @@ def existing(url: str) -> Iterator[RDBStorage]:
     Raises:
         ArchiveError: There is none, or it cannot be used.
     """
-    parsed = _parse(url)
-    # With `uri=true` the driver reads the name itself.
-    is_file = parsed.get_backend_name() == "sqlite" and parsed.database != ":memory:" and "uri" not in parsed.query
-    if is_file and parsed.database and not Path(parsed.database).exists():
-        raise ArchiveError(f"there is no archive {shown(parsed)}: tune or import first, or give another --storage")
+    _refuse_missing(_parse(url))
     storage = open_storage(url)
     try:
         yield storage
     finally:
         storage.engine.dispose()
+
+
+@contextlib.contextmanager
+def reading(url: str) -> Iterator[sqlalchemy.Engine]:
+    """The database at a URL for questions that are answered from its tables (``tables``), 0.4 s sooner than `existing`.
+
+    Of a database with other tables Optuna's storage says what to do.
+
+    Raises:
+        ArchiveError: There is none, or it cannot be used.
+    """
+    parsed = _parse(url)
+    _refuse_missing(parsed)
+    engine = None
+    with contextlib.suppress(ImportError, SQLAlchemyError):
+        engine = sqlalchemy.create_engine(parsed, **_options(parsed))
+    if engine is None or not has_these_tables(engine):
+        engine = open_storage(url).engine
+    try:
+        yield engine
+    finally:
+        engine.dispose()
+
+
+def _refuse_missing(parsed: URL) -> None:
+    # With `uri=true` the driver reads the name itself.
+    is_file = parsed.get_backend_name() == "sqlite" and parsed.database != ":memory:" and "uri" not in parsed.query
+    if is_file and parsed.database and not Path(parsed.database).exists():
+        raise ArchiveError(f"there is no archive {shown(parsed)}: tune or import first, or give another --storage")
+
+
+def _options(parsed: URL) -> dict[str, Any]:
+    """For `sqlalchemy.create_engine`."""
+    return {"connect_args": {"timeout": _SQLITE_TIMEOUT_S}} if parsed.get_backend_name() == "sqlite" else {}
 
 
 def shown(url: str | URL) -> str:

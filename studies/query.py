@@ -10,15 +10,16 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, get_args
 
-from optuna.storages import RDBStorage
+import sqlalchemy
 from optuna.trial import TrialState
 
 from llm_sampler.kernels.spec import ELEMENT_BYTES, Problem
 from llm_sampler.space import Configuration
 from llm_sampler.studies.archive import ArchiveError
-from llm_sampler.studies.entry import Entry, read_entry
+from llm_sampler.studies.entry import Entry
 from llm_sampler.studies.freshness import is_stale, newest_versions
-from llm_sampler.studies.rows import TrialRow, last_ends, read_rows
+from llm_sampler.studies.rows import TrialRow, last_ends, read_configurations, read_rows, read_studies
+from llm_sampler.studies.tables import TRIALS
 
 Match = Literal["exact", "nearest problem", "other device", "other problem and device"]
 MATCHES: tuple[Match, ...] = get_args(Match)
@@ -106,31 +107,23 @@ class _Known:
         return [row for row in self.rows if row.median_ms is not None]
 
 
-def list_studies(storage: RDBStorage, *, here: tuple[str, Mapping[str, str]] = ("", {})) -> list[StudyOverview]:
+def list_studies(engine: sqlalchemy.Engine, *, here: tuple[str, Mapping[str, str]] = ("", {})) -> list[StudyOverview]:
     """Every study of the archive, the newest first.
 
     Args:
-        storage: The archive.
+        engine: The archive.
         here: This machine's device and versions: see `machine_versions`.
     """
-    studies = storage.get_all_studies()
-    rows = read_rows(storage, [study._study_id for study in studies])
-    entries = {study._study_id: read_entry(study.study_name, study.user_attrs) for study in studies}
-    known = [
-        _Known(study._study_id, study.study_name, entry, rows[study._study_id])
-        for study in studies
-        if (entry := entries[study._study_id]) is not None
-    ]
+    studies = read_studies(engine)
+    rows = read_rows(engine, [study.study_id for study in studies])
+    known = [_Known(s.study_id, s.name, s.entry, rows[s.study_id]) for s in studies if s.entry is not None]
     current = _current_by_device(known, here)
-    found = []
-    for study in studies:
-        entry = entries[study._study_id]
-        found.append(_overview(study.study_name, entry, rows[study._study_id], current.get(_place(entry), {})))
+    found = [_overview(s.name, s.entry, rows[s.study_id], current.get(_place(s.entry), {})) for s in studies]
     return sorted(found, key=lambda one: (one.updated or datetime.datetime.min, one.name), reverse=True)
 
 
 def find_best(
-    storage: RDBStorage,
+    engine: sqlalchemy.Engine,
     kernel: str,
     problem: Problem | None,
     device: str,
@@ -144,7 +137,7 @@ def find_best(
     nearest problem on another device. Stale measurements count only where there are no others.
 
     Args:
-        storage: The archive.
+        engine: The archive.
         kernel: Name of the kernel.
         problem: The input; None for studies that do not say theirs.
         device: Name of the device; empty for studies that do not say theirs.
@@ -154,13 +147,13 @@ def find_best(
     Raises:
         ArchiveError: It has no time of the kernel that can be used; the message says what it has.
     """
-    for answer in relatives(storage, kernel, problem, device, allows=allows, here=here):
+    for answer in relatives(engine, kernel, problem, device, allows=allows, here=here):
         return answer
-    raise ArchiveError(_nothing(storage, kernel))
+    raise ArchiveError(_nothing(engine, kernel))
 
 
 def relatives(
-    storage: RDBStorage,
+    engine: sqlalchemy.Engine,
     kernel: str,
     problem: Problem | None,
     device: str,
@@ -172,7 +165,7 @@ def relatives(
     """The best of each problem and device that the archive has of a kernel, the nearest first.
 
     Args:
-        storage: The archive.
+        engine: The archive.
         kernel: Name of the kernel.
         problem: The input.
         device: Name of the device.
@@ -180,7 +173,7 @@ def relatives(
         here: This machine's device and versions.
         without: Name of a study that does not count.
     """
-    entries = [(study_id, name, entry) for study_id, name, entry in _entries_of(storage, kernel) if name != without]
+    entries = [(study_id, name, entry) for study_id, name, entry in _entries_of(engine, kernel) if name != without]
     groups = sorted(
         {(entry.problem.name if entry.problem else "", entry.device): entry for _, _, entry in entries}.values(),
         key=lambda entry: (
@@ -194,14 +187,14 @@ def relatives(
     for wanted in groups:
         place = _place(wanted)
         if place not in on_device:
-            on_device[place] = _known(storage, [one for one in entries if _place(one[2]) == place])
+            on_device[place] = _known(engine, [one for one in entries if _place(one[2]) == place])
         group = [
             one
             for one in on_device[place]
             if one.entry.device == wanted.device and problem_distance(one.entry.problem, wanted.problem) == 0
         ]
         current = _current_by_device(on_device[place], here)[place]
-        answer = _best_of(storage, group, problem, device, allows, current)
+        answer = _best_of(engine, group, problem, device, allows, current)
         if answer is not None:
             yield answer
 
@@ -226,10 +219,10 @@ def same_device(one: str, other: str) -> bool:
     return _plain(one) == _plain(other)
 
 
-def devices_of(storage: RDBStorage, kernel: str) -> list[str]:
+def devices_of(engine: sqlalchemy.Engine, kernel: str) -> list[str]:
     """Devices of a kernel's studies, the one with the newest trial first."""
-    entries = _entries_of(storage, kernel)
-    ended = last_ends(storage, [study_id for study_id, _, _ in entries])
+    entries = _entries_of(engine, kernel)
+    ended = last_ends(engine, [study_id for study_id, _, _ in entries])
     newest: dict[str, datetime.datetime] = {}
     for study_id, _, entry in entries:
         end = ended.get(study_id, datetime.datetime.min)
@@ -237,28 +230,28 @@ def devices_of(storage: RDBStorage, kernel: str) -> list[str]:
     return sorted(newest, key=lambda device: newest[device], reverse=True)
 
 
-def problems_of(storage: RDBStorage, kernel: str) -> list[Problem]:
+def problems_of(engine: sqlalchemy.Engine, kernel: str) -> list[Problem]:
     """Problems that the archive has of a kernel."""
-    entries = (entry for _, _, entry in _entries_of(storage, kernel))
+    entries = (entry for _, _, entry in _entries_of(engine, kernel))
     return list({entry.problem.name: entry.problem for entry in entries if entry.problem is not None}.values())
 
 
-def _entries_of(storage: RDBStorage, kernel: str) -> list[tuple[int, str, Entry]]:
+def _entries_of(engine: sqlalchemy.Engine, kernel: str) -> list[tuple[int, str, Entry]]:
     """Identifier, name and entry of the kernel's studies that this version can read."""
     return [
-        (study._study_id, study.study_name, entry)
-        for study in storage.get_all_studies()
-        if (entry := read_entry(study.study_name, study.user_attrs)) and entry.kernel == kernel and not entry.too_new
+        (study.study_id, study.name, study.entry)
+        for study in read_studies(engine)
+        if study.entry and study.entry.kernel == kernel and not study.entry.too_new
     ]
 
 
-def _known(storage: RDBStorage, entries: Sequence[tuple[int, str, Entry]]) -> list[_Known]:
-    rows = read_rows(storage, [study_id for study_id, _, _ in entries], proposers=False)
+def _known(engine: sqlalchemy.Engine, entries: Sequence[tuple[int, str, Entry]]) -> list[_Known]:
+    rows = read_rows(engine, [study_id for study_id, _, _ in entries], proposers=False)
     return [_Known(study_id, name, entry, rows[study_id]) for study_id, name, entry in entries]
 
 
 def _best_of(
-    storage: RDBStorage,
+    engine: sqlalchemy.Engine,
     group: Sequence[_Known],
     problem: Problem | None,
     device: str,
@@ -268,7 +261,7 @@ def _best_of(
     """The best of studies of one problem and device: fresh ones first, by time."""
     timed = [(is_stale(row.versions, current), row.median_ms or 0.0, one, row) for one in group for row in one.timed]
     measured = sum(_is_measured(row) for one in group for row in one.rows)
-    configurations = _Configurations(storage)
+    configurations = _Configurations(engine)
     for stale, median_ms, one, row in sorted(timed, key=lambda item: (item[:2], item[3].trial_id)):
         configuration = configurations.of(one, row)
         if not allows(configuration):
@@ -295,19 +288,18 @@ def _best_of(
 class _Configurations:
     """Configurations of trials: the first few one by one, since mostly the first will do; then whole studies."""
 
-    def __init__(self, storage: RDBStorage) -> None:
-        self._storage = storage
+    def __init__(self, engine: sqlalchemy.Engine) -> None:
+        self._engine = engine
         self._asked = 0
         self._studies: dict[int, dict[int, Configuration]] = {}
 
     def of(self, study: _Known, row: TrialRow) -> Configuration:
         self._asked += 1
         if self._asked <= _SINGLY:
-            return dict(self._storage.get_trial(row.trial_id).params)
+            return read_configurations(self._engine, TRIALS.c.trial_id == row.trial_id).get(row.trial_id, {})
         if study.study_id not in self._studies:
-            trials = self._storage.get_all_trials(study.study_id, deepcopy=False, states=(TrialState.COMPLETE,))
-            self._studies[study.study_id] = {trial._trial_id: trial.params for trial in trials}
-        return dict(self._studies[study.study_id][row.trial_id])
+            self._studies[study.study_id] = read_configurations(self._engine, TRIALS.c.study_id == study.study_id)
+        return self._studies[study.study_id].get(row.trial_id, {})
 
 
 def _match(entry: Entry, problem: Problem | None, device: str) -> Match:
@@ -365,8 +357,8 @@ def _plain(device: str) -> str:
     return re.sub(r"[^a-z0-9]", "", device.lower()).removeprefix("nvidia")
 
 
-def _nothing(storage: RDBStorage, kernel: str) -> str:
-    entries = [read_entry(study.study_name, study.user_attrs) for study in storage.get_all_studies()]
+def _nothing(engine: sqlalchemy.Engine, kernel: str) -> str:
+    entries = [study.entry for study in read_studies(engine)]
     newer = [entry for entry in entries if entry and entry.kernel == kernel and entry.too_new]
     if newer:
         return (

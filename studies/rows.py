@@ -1,7 +1,6 @@
-"""What lists and queries need of many trials, read in three statements instead of one for each trial.
+"""What lists and queries need of studies and many trials, read in a few statements instead of one for each trial.
 
-Optuna's own summaries load every trial with all that it has, which takes 4 s for 10,000 trials on SQLite. The tables
-are Optuna's (``optuna.storages._rdb.models``), the same since its version 3.
+Optuna's own summaries load every trial with all that it has, which takes 4 s for 10,000 trials on SQLite.
 """
 
 from __future__ import annotations
@@ -14,17 +13,34 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sqlalchemy
-from optuna.storages import RDBStorage
-from optuna.storages._rdb import models
+from optuna.distributions import BaseDistribution, json_to_distribution
 from optuna.trial import TrialState
 
 from llm_sampler.attributes import PROPOSED_BY
 from llm_sampler.objectives.kernel_objective import MEASUREMENT_ATTRIBUTE, SPEEDUP_ATTRIBUTE, STATUS_ATTRIBUTE
+from llm_sampler.space import Configuration
+from llm_sampler.studies.entry import ENTRY_ATTRIBUTE, Entry, read_entry
+from llm_sampler.studies.tables import PARAMETERS, STUDIES, STUDY_ATTRIBUTES, TRIAL_ATTRIBUTES, TRIALS, VALUES
 
 _NAMES = (MEASUREMENT_ATTRIBUTE, STATUS_ATTRIBUTE, SPEEDUP_ATTRIBUTE, PROPOSED_BY)
 # SQLite allows 32,766 variables a statement, older ones 999.
 _MOST_IDS = 500
 _SHORT = 40
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    """A study without its trials.
+
+    Attributes:
+        study_id: The storage's identifier.
+        name: The study's name.
+        entry: What it is about; None if it is no kernel's study.
+    """
+
+    study_id: int
+    name: str
+    entry: Entry | None
 
 
 @dataclass(frozen=True)
@@ -56,18 +72,69 @@ class TrialRow:
     versions: Mapping[str, str] = field(default_factory=dict)
 
 
-def read_rows(storage: RDBStorage, study_ids: Collection[int], *, proposers: bool = True) -> dict[int, list[TrialRow]]:
+def read_studies(engine: sqlalchemy.Engine) -> list[StudyRow]:
+    """All studies of the archive, in the order in which they were made."""
+    entry = STUDY_ATTRIBUTES.c.key == ENTRY_ATTRIBUTE
+    with engine.connect() as connection:
+        studies = connection.execute(sqlalchemy.select(STUDIES).order_by(STUDIES.c.study_id)).all()
+        attributes = _study_attributes(connection, entry)
+        if any(study_id not in attributes for study_id, _ in studies):
+            # Studies of other programs: all that they say of themselves, kernels' sources among it.
+            attributes = _study_attributes(connection, sqlalchemy.true())
+    return [StudyRow(study_id, name, read_entry(name, attributes.get(study_id, {}))) for study_id, name in studies]
+
+
+def _study_attributes(
+    connection: sqlalchemy.Connection, condition: sqlalchemy.ColumnElement[bool]
+) -> dict[int, dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {}
+    for study_id, key, text in connection.execute(sqlalchemy.select(STUDY_ATTRIBUTES).where(condition)):
+        found.setdefault(study_id, {})[key] = json.loads(text)
+    return found
+
+
+def read_configurations(
+    engine: sqlalchemy.Engine, condition: sqlalchemy.ColumnElement[bool]
+) -> dict[int, Configuration]:
+    """Configurations by the storage's identifier of their trial.
+
+    Args:
+        engine: The archive.
+        condition: On ``TRIALS``.
+    """
+    columns = (PARAMETERS.c.trial_id, PARAMETERS.c.param_name, PARAMETERS.c.param_value, PARAMETERS.c.distribution_json)
+    statement = (
+        sqlalchemy.select(*columns)
+        .join(TRIALS, TRIALS.c.trial_id == PARAMETERS.c.trial_id)
+        .where(condition)
+        .order_by(PARAMETERS.c.param_id)
+    )
+    found: dict[int, dict[str, Any]] = {}
+    with engine.connect() as connection:
+        for trial_id, name, number, distribution in connection.execute(statement):
+            found.setdefault(trial_id, {})[name] = _distribution(distribution).to_external_repr(number)
+    return found
+
+
+@functools.lru_cache(maxsize=1_000)
+def _distribution(text: str) -> BaseDistribution:
+    return json_to_distribution(text)
+
+
+def read_rows(
+    engine: sqlalchemy.Engine, study_ids: Collection[int], *, proposers: bool = True
+) -> dict[int, list[TrialRow]]:
     """The trials of studies, by study identifier, in the order of their numbers.
 
     Args:
-        storage: The archive.
+        engine: The archive.
         study_ids: Of the studies.
         proposers: Whether to read who proposed them, and statuses of trials without a measurement.
     """
     names = _NAMES if proposers else (MEASUREMENT_ATTRIBUTE, SPEEDUP_ATTRIBUTE)
     found: dict[int, list[TrialRow]] = {study_id: [] for study_id in study_ids}
     ids = sorted(found)
-    with storage.engine.connect() as connection:
+    with engine.connect() as connection:
         for start in range(0, len(ids), _MOST_IDS):
             some = ids[start : start + _MOST_IDS]
             attributes = _read_attributes(connection, some, names)
@@ -76,13 +143,12 @@ def read_rows(storage: RDBStorage, study_ids: Collection[int], *, proposers: boo
     return found
 
 
-def last_ends(storage: RDBStorage, study_ids: Collection[int]) -> dict[int, datetime.datetime]:
+def last_ends(engine: sqlalchemy.Engine, study_ids: Collection[int]) -> dict[int, datetime.datetime]:
     """When the newest trial of each study ended, UTC; without studies in which none has."""
-    trials = models.TrialModel.__table__
-    ended = sqlalchemy.func.max(trials.c.datetime_complete)
-    statement = sqlalchemy.select(trials.c.study_id, ended).group_by(trials.c.study_id)
-    with storage.engine.connect() as connection:
-        found = connection.execute(statement.where(trials.c.datetime_complete.is_not(None)))
+    ended = sqlalchemy.func.max(TRIALS.c.datetime_complete)
+    statement = sqlalchemy.select(TRIALS.c.study_id, ended).group_by(TRIALS.c.study_id)
+    with engine.connect() as connection:
+        found = connection.execute(statement.where(TRIALS.c.datetime_complete.is_not(None)))
         wanted = set(study_ids)
         return {study_id: end for study_id, end in found if study_id in wanted}
 
@@ -90,11 +156,10 @@ def last_ends(storage: RDBStorage, study_ids: Collection[int]) -> dict[int, date
 def _read_attributes(
     connection: sqlalchemy.Connection, study_ids: list[int], names: tuple[str, ...]
 ) -> dict[int, dict[str, Any]]:
-    trials, attributes = models.TrialModel.__table__, models.TrialUserAttributeModel.__table__
     statement = (
-        sqlalchemy.select(attributes.c.trial_id, attributes.c.key, attributes.c.value_json)
-        .join(trials, trials.c.trial_id == attributes.c.trial_id)
-        .where(trials.c.study_id.in_(study_ids), attributes.c.key.in_(names))
+        sqlalchemy.select(TRIAL_ATTRIBUTES)
+        .join(TRIALS, TRIALS.c.trial_id == TRIAL_ATTRIBUTES.c.trial_id)
+        .where(TRIALS.c.study_id.in_(study_ids), TRIAL_ATTRIBUTES.c.key.in_(names))
     )
     found: dict[int, dict[str, Any]] = {}
     for trial_id, key, text in connection.execute(statement):
@@ -111,19 +176,18 @@ def _parsed(text: str) -> Any:
 def _read_trials(
     connection: sqlalchemy.Connection, study_ids: list[int], attributes: Mapping[int, Mapping[str, Any]]
 ) -> list[tuple[int, TrialRow]]:
-    trials, values = models.TrialModel.__table__, models.TrialValueModel.__table__
     statement = (
         sqlalchemy.select(
-            trials.c.study_id,
-            trials.c.trial_id,
-            trials.c.number,
-            trials.c.state,
-            trials.c.datetime_complete,
-            values.c.value,
+            TRIALS.c.study_id,
+            TRIALS.c.trial_id,
+            TRIALS.c.number,
+            TRIALS.c.state,
+            TRIALS.c.datetime_complete,
+            VALUES.c.value,
         )
-        .outerjoin(values, (values.c.trial_id == trials.c.trial_id) & (values.c.objective == 0))
-        .where(trials.c.study_id.in_(study_ids))
-        .order_by(trials.c.number)
+        .outerjoin(VALUES, (VALUES.c.trial_id == TRIALS.c.trial_id) & (VALUES.c.objective == 0))
+        .where(TRIALS.c.study_id.in_(study_ids))
+        .order_by(TRIALS.c.number)
     )
     return [
         (study_id, _row(trial_id, number, state, completed, value, attributes.get(trial_id, {})))

@@ -90,7 +90,7 @@ def warm_start(
     else:
         return read_seeds(storage.get_study_user_attrs(study_id))
     found: dict[str, Seed] = {}
-    for answer in relatives(storage, entry.kernel, entry.problem, entry.device, allows=space.allows, here=here):
+    for answer in relatives(storage.engine, entry.kernel, entry.problem, entry.device, allows=space.allows, here=here):
         if len(found) >= most:
             break
         seed = Seed(
