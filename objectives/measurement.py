@@ -16,6 +16,7 @@ Status = Literal[
     "out_of_resources",
     "wrong_result",
     "runtime_error",
+    "too_fast",
     "timeout",
     "crashed",
 ]
@@ -32,11 +33,20 @@ class Measurement:
 
     Attributes:
         status: ``ok`` or the reason why there is no time.
-        median_ms: Median of the samples; None unless ``ok``.
+        median_ms: Median of the samples; None unless ``ok``. A time that no such GPU can reach has the status
+            ``too_fast`` (see ``roofline``).
         p20_ms: 20th percentile of the samples.
         p80_ms: 80th percentile of the samples.
         samples: Times in ms, in the order they were taken.
         reference_ms: Median time of the PyTorch reference, timed interleaved with these samples.
+        method: How launches were timed: ``queue`` or ``graph`` (see ``stopwatch``); empty if unknown.
+        stopped: Why there are no more samples: ``worse``, ``precise``, ``samples`` or ``time`` (see ``timing``).
+        sm_mhz: Least clock of the multiprocessors seen between samples; None if unknown.
+        memory_mhz: Least clock of the memory; None if unknown.
+        temperature_c: Greatest temperature of the GPU; None if unknown.
+        power_w: Greatest power; None if unknown.
+        slowed_by: Why clocks were lower than they could be, NVML's words; a fault among them (anything but
+            ``sw_power_cap``) was there in three repetitions as well.
         compile_s: Seconds spent compiling.
         measure_s: Seconds spent loading, checking and timing.
         error: Largest deviation from the float64 reference, relative to its scale (see ``verify``).
@@ -54,6 +64,13 @@ class Measurement:
     p80_ms: float | None = None
     samples: tuple[float, ...] = ()
     reference_ms: float | None = None
+    method: str = ""
+    stopped: str = ""
+    sm_mhz: float | None = None
+    memory_mhz: float | None = None
+    temperature_c: float | None = None
+    power_w: float | None = None
+    slowed_by: str = ""
     compile_s: float | None = None
     measure_s: float | None = None
     error: float | None = None

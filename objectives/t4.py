@@ -18,7 +18,7 @@ from llm_sampler.space import Configuration, Value
 OBJECTIVE = "time"
 SAMPLE_DIGITS = 4
 SUMMARY_DIGITS = 5
-# T4 has six words for our eight statuses.
+# T4 has six words for our nine statuses.
 INVALIDITIES: dict[Status, str] = {
     "ok": "correct",
     "restricted": "constraints",
@@ -26,6 +26,7 @@ INVALIDITIES: dict[Status, str] = {
     "out_of_resources": "runtime",
     "wrong_result": "correctness",
     "runtime_error": "runtime",
+    "too_fast": "correctness",
     "timeout": "timeout",
     "crashed": "runtime",
 }
@@ -57,6 +58,13 @@ _EXTRAS = {
     "p20_ms": ("time_p20", "ms"),
     "p80_ms": ("time_p80", "ms"),
     "reference_ms": ("reference_time", "ms"),
+    "method": ("timing_method", ""),
+    "stopped": ("timing_stopped", ""),
+    "sm_mhz": ("sm_clock", "MHz"),
+    "memory_mhz": ("memory_clock", "MHz"),
+    "temperature_c": ("temperature", "C"),
+    "power_w": ("power", "W"),
+    "slowed_by": ("slowed_by", ""),
     "error": ("error", ""),
     "error_limit": ("error_limit", ""),
     "registers": ("registers", ""),
@@ -65,6 +73,7 @@ _EXTRAS = {
     "detail": ("detail", ""),
 }
 _WHOLE_NUMBERS = {"registers", "spills", "shared_bytes"}
+_TEXTS = {"method", "stopped", "slowed_by", "detail"}
 
 
 class ResultError(ValueError):
@@ -184,7 +193,7 @@ def _configuration(data: Any) -> Configuration:
 
 
 def _extra(field: str, value: Any) -> Any:
-    if field == "detail":
+    if field in _TEXTS:
         return str(value)
     number = float(value) if value in ("inf", "nan") else _number(value, field, finite=False)
     return int(number) if field in _WHOLE_NUMBERS else number
