@@ -44,11 +44,13 @@ def layer_norm_whole(  # type: ignore[no-untyped-def]
     BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
     ONCE: tl.constexpr,
+    KEEP: tl.constexpr,
 ):
-    """Tiles of ROWS whole rows in blocks of BLOCK_N >= columns; weight and bias stay in registers between tiles."""
+    """Tiles of ROWS whole rows in blocks of BLOCK_N >= columns; KEEP weight and bias in registers for all tiles."""
     column = tl.arange(0, BLOCK_N).to(tl.int64)
-    weight = tl.load(weight_ptr + column * stride_w, mask=column < columns, other=0.0)
-    bias = tl.load(bias_ptr + column * stride_b, mask=column < columns, other=0.0)
+    if KEEP:
+        weight = tl.load(weight_ptr + column * stride_w, mask=column < columns, other=0.0)
+        bias = tl.load(bias_ptr + column * stride_b, mask=column < columns, other=0.0)
     for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
         row = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
         inside = (row[:, None] < rows) & (column[None, :] < columns)
@@ -57,6 +59,9 @@ def layer_norm_whole(  # type: ignore[no-untyped-def]
         mean = tl.sum(x, axis=1) / columns
         centered = tl.where(inside, x - mean[:, None], 0.0)
         variance = tl.sum(centered * centered, axis=1) / columns
+        if not KEEP:
+            weight = tl.load(weight_ptr + column * stride_w, mask=column < columns, other=0.0)
+            bias = tl.load(bias_ptr + column * stride_b, mask=column < columns, other=0.0)
         y = centered * tl.rsqrt(variance + epsilon)[:, None]
         y = y * weight[None, :].to(tl.float32) + bias[None, :].to(tl.float32)
         y_ptrs = y_ptr + row[:, None] * stride_yr + column[None, :] * stride_yc
@@ -138,10 +143,9 @@ def launch(inputs: Inputs, output: torch.Tensor, configuration: Configuration) -
         layer_norm_looped[(tiles,)](*arguments, BLOCK_N=block, ONCE=once, AGAIN=again, **options)
         return
     whole_row = 1 << (columns - 1).bit_length()
-    programs = tiles
-    if configuration["variant"] == "persistent":
-        programs = min(tiles, multiprocessors() * int(configuration["PROGRAMS"]))
-    layer_norm_whole[(programs,)](*arguments, BLOCK_N=whole_row, ONCE=once, **options)
+    keep = configuration["variant"] == "persistent"
+    programs = min(tiles, multiprocessors() * int(configuration["PROGRAMS"])) if keep else tiles
+    layer_norm_whole[(programs,)](*arguments, BLOCK_N=whole_row, ONCE=once, KEEP=keep, **options)
 
 
 def make_inputs(problem: Problem, seed: int, device: str) -> Inputs:

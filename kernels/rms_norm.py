@@ -40,16 +40,20 @@ def rms_norm_whole(  # type: ignore[no-untyped-def]
     BLOCK_N: tl.constexpr,
     STAGES: tl.constexpr,
     ONCE: tl.constexpr,
+    KEEP: tl.constexpr,
 ):
-    """Tiles of ROWS whole rows in blocks of BLOCK_N >= columns; weight stays in registers between tiles."""
+    """Tiles of ROWS whole rows in blocks of BLOCK_N >= columns; KEEP weight in registers for all tiles."""
     column = tl.arange(0, BLOCK_N).to(tl.int64)
-    weight = tl.load(weight_ptr + column * stride_w, mask=column < columns, other=0.0)
+    if KEEP:
+        weight = tl.load(weight_ptr + column * stride_w, mask=column < columns, other=0.0)
     for tile in tl.range(tl.program_id(0), tl.cdiv(rows, ROWS), tl.num_programs(0), num_stages=STAGES):
         row = (tile * ROWS + tl.arange(0, ROWS)).to(tl.int64)
         inside = (row[:, None] < rows) & (column[None, :] < columns)
         x_ptrs = x_ptr + row[:, None] * stride_xr + column[None, :] * stride_xc
         x = tl.load(x_ptrs, mask=inside, other=0.0, eviction_policy=ONCE).to(tl.float32)
         scale = tl.rsqrt(tl.sum(x * x, axis=1) / columns + epsilon)
+        if not KEEP:
+            weight = tl.load(weight_ptr + column * stride_w, mask=column < columns, other=0.0)
         y = x * scale[:, None] * weight[None, :].to(tl.float32)
         y_ptrs = y_ptr + row[:, None] * stride_yr + column[None, :] * stride_yc
         tl.store(y_ptrs, y.to(y_ptr.dtype.element_ty), mask=inside, eviction_policy=ONCE)
@@ -120,10 +124,9 @@ def launch(inputs: Inputs, output: torch.Tensor, configuration: Configuration) -
         rms_norm_looped[(tiles,)](*arguments, BLOCK_N=block, ONCE=once, AGAIN=again, **options)
         return
     whole_row = 1 << (columns - 1).bit_length()
-    programs = tiles
-    if configuration["variant"] == "persistent":
-        programs = min(tiles, multiprocessors() * int(configuration["PROGRAMS"]))
-    rms_norm_whole[(programs,)](*arguments, BLOCK_N=whole_row, ONCE=once, **options)
+    keep = configuration["variant"] == "persistent"
+    programs = min(tiles, multiprocessors() * int(configuration["PROGRAMS"])) if keep else tiles
+    rms_norm_whole[(programs,)](*arguments, BLOCK_N=whole_row, ONCE=once, KEEP=keep, **options)
 
 
 def make_inputs(problem: Problem, seed: int, device: str) -> Inputs:
