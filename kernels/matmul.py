@@ -190,6 +190,19 @@ def cost(problem: Problem) -> Cost:
     return Cost(flops=2 * m * n * k, traffic_bytes=(m * k + k * n + m * n) * ELEMENT_BYTES[problem.dtype])
 
 
+def check_problems(problem: Problem) -> tuple[Problem, ...]:
+    """Rows and columns that no block (but 16) divides; K keeps its remainder, which decides EVEN_K."""
+    m, n, k = (problem.sizes[name] for name in ("M", "N", "K"))
+    sizes = {"M": min(m, 272 + m % 16), "N": min(n, 304 + n % 16), "K": min(k, 512 + k % 256)}
+    return (Problem(sizes, problem.dtype),)
+
+
+def odd_problems(problem: Problem) -> tuple[Problem, ...]:
+    """One with odd sizes, and one whose rows descriptors can address."""
+    odd, aligned = {"M": 323, "N": 333, "K": 345}, {"M": 323, "N": 328, "K": 344}
+    return Problem(odd, problem.dtype), Problem(aligned, problem.dtype)
+
+
 def _cube(size: int) -> Problem:
     return Problem({"M": size, "N": size, "K": size})
 
@@ -266,4 +279,7 @@ SPEC = KernelSpec(
     reference=reference,
     launch=launch,
     cost=cost,
+    check_problems=check_problems,
+    odd_problems=odd_problems,
+    strided="variant == 'pointer'",
 )

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_sampler.kernels.lazy import jit, multiprocessors
-from llm_sampler.kernels.spec import ELEMENT_BYTES, Cost, Inputs, KernelSpec, Problem
+from llm_sampler.kernels.spec import ELEMENT_BYTES, VALUE_RANGES, Cost, Inputs, KernelSpec, Problem
 from llm_sampler.kernels.tensors import normal
 from llm_sampler.space import Configuration, Parameter
 
@@ -173,6 +173,18 @@ def cost(problem: Problem) -> Cost:
     return Cost(flops=5 * elements, traffic_bytes=2 * elements * ELEMENT_BYTES[problem.dtype])
 
 
+def check_problems(problem: Problem) -> tuple[Problem, ...]:
+    """Few rows, and columns that no block divides but whose next power of two (a block of whole rows) is the same."""
+    rows, columns = problem.sizes["rows"], problem.sizes["columns"]
+    shorter = columns - 16 if 2 * (columns - 16) > 1 << (columns - 1).bit_length() else columns
+    return (Problem({"rows": min(rows, 48 + rows % 16), "columns": shorter}, problem.dtype),)
+
+
+def odd_problems(problem: Problem) -> tuple[Problem, ...]:
+    """Rows and columns that are odd."""
+    return (Problem({"rows": 37, "columns": (problem.sizes["columns"] - 1) | 1}, problem.dtype),)
+
+
 def _problem(rows: int, columns: int) -> Problem:
     return Problem({"rows": rows, "columns": columns})
 
@@ -223,4 +235,8 @@ SPEC = KernelSpec(
     reference=reference,
     launch=launch,
     cost=cost,
+    check_problems=check_problems,
+    odd_problems=odd_problems,
+    strided="True",
+    value_ranges=VALUE_RANGES,
 )

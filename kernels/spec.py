@@ -13,13 +13,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from llm_sampler.kernels.device import Device
-from llm_sampler.space import Configuration, Parameter, Space, Value
+from llm_sampler.space import Configuration, Parameter, Space, Value, evaluate
 
 if TYPE_CHECKING:
     import torch
 
 Inputs: TypeAlias = "tuple[torch.Tensor, ...]"
-ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4}
+ELEMENT_BYTES = {"fp16": 2, "bf16": 2, "fp32": 4, "fp8": 1}
+VALUE_RANGES = ("normal", "large", "tiny", "outlier", "infinities")
+"""Values that a kernel may be checked on; see ``KernelSpec.value_ranges``."""
 
 
 class KernelError(ValueError):
@@ -32,7 +34,7 @@ class Problem:
 
     Attributes:
         sizes: In the kernel's order, e.g. ``{"M": 4096, "N": 4096, "K": 4096}``.
-        dtype: ``fp16``, ``bf16`` or ``fp32``.
+        dtype: ``fp16``, ``bf16``, ``fp32`` or ``fp8``.
     """
 
     sizes: Mapping[str, int]
@@ -62,9 +64,18 @@ class Cost:
     traffic_bytes: int
 
 
+def no_problems(problem: Problem) -> tuple[Problem, ...]:
+    """No further problem."""
+    del problem
+    return ()
+
+
 @dataclass(frozen=True)
 class KernelSpec:
     """A kernel that can be tuned.
+
+    What is checked, beside the problem that is timed, is the kernel's claim: where it is meant to be right. A problem
+    whose restrictions forbid a configuration is not checked with it.
 
     Attributes:
         name: As the command line knows it.
@@ -81,6 +92,26 @@ class KernelSpec:
         reference: ``(*inputs) -> output`` in plain PyTorch, at the inputs' dtype.
         launch: ``(inputs, output, configuration) -> None`` writes the output.
         cost: ``(problem) -> Cost``.
+        dtypes: Dtypes of its problems; the first is meant where a text names none.
+        check_problems: ``(problem) -> small problems`` on which every configuration is checked too, with all value
+            ranges. Their sizes should be multiples of no block and yet run the binary of the problem, so that they
+            cost nothing but their launches: Triton specializes integer arguments that are multiples of 16 or equal
+            to 1, and ``tl.constexpr`` arguments must be equal (a size ``small + size % 16`` and an inner size
+            ``small + size % largest_block`` do both). Where they need another binary all the same, the compile
+            processes make it, which halves the rate of tuning.
+        odd_problems: ``(problem) -> small problems`` of truly odd sizes, which need a binary of their own (0.4 s).
+            Only configurations that may be handed to someone are checked on them: the finalists of a study, and what
+            ``bench`` measures.
+        deterministic: An expression over parameters and sizes, as restrictions are: where it holds, two runs on the
+            same inputs must agree bitwise.
+        strided: An expression over parameters and sizes: where it holds, the kernel claims non-contiguous and unaligned
+            inputs, and is checked on transposed ones and on ones with a stride of 2 and an odd offset, on its odd
+            problems.
+        in_place: Whether it may change its inputs. If not, they must be bitwise the same after a run.
+        value_ranges: Of `VALUE_RANGES`; what each does to the inputs: see ``check``. ``infinities`` is for kernels that
+            claim to treat -inf as PyTorch does.
+        free_inputs: Positions of the inputs whose values a range may change; None: every floating-point one. For
+            kernels with inputs that belong together, such as packed weights and their scales.
     """
 
     name: str
@@ -97,6 +128,14 @@ class KernelSpec:
     reference: Callable[..., torch.Tensor]
     launch: Callable[[Inputs, torch.Tensor, Configuration], None]
     cost: Callable[[Problem], Cost]
+    dtypes: tuple[str, ...] = ("fp16", "bf16", "fp32")
+    check_problems: Callable[[Problem], tuple[Problem, ...]] = no_problems
+    odd_problems: Callable[[Problem], tuple[Problem, ...]] = no_problems
+    deterministic: str = "True"
+    strided: str = "False"
+    in_place: bool = False
+    value_ranges: tuple[str, ...] = ("normal", "large", "tiny", "outlier")
+    free_inputs: tuple[int, ...] | None = None
 
     @property
     def source(self) -> str:
@@ -120,6 +159,10 @@ class KernelSpec:
         allowed = (default for default in self.defaults if space.allows(default))
         return replace(space, default=next(allowed, None))
 
+    def claims(self, expression: str, problem: Problem, configuration: Configuration) -> bool:
+        """Whether ``deterministic`` or ``strided`` holds for a configuration on a problem."""
+        return bool(evaluate(expression, {**problem.sizes, **configuration}))
+
     def problem(self, text: str) -> Problem:
         """The problem that a text names: ``4096x4096x4096``, ``1024x1024x1024-bf16`` or a full name.
 
@@ -131,11 +174,11 @@ class KernelSpec:
                 return problem
         sizes, _, dtype = text.partition("-")
         numbers = sizes.split("x")
-        dtype = dtype or "fp16"
+        dtype = dtype or self.dtypes[0]
         legal = len(numbers) == len(self.size_names) and all(re.fullmatch(r"[1-9]\d{0,9}", n) for n in numbers)
-        if not legal or dtype not in ELEMENT_BYTES:
+        if not legal or dtype not in self.dtypes:
             raise KernelError(
-                f"problem of {self.name} must be {'x'.join(self.size_names)}, optionally -fp16, -bf16 or -fp32 "
-                f"(e.g. {self.problems[0].short}), got {text!r}"
+                f"problem of {self.name} must be {'x'.join(self.size_names)}, optionally with "
+                f"{' or '.join(f'-{dtype}' for dtype in self.dtypes)} (e.g. {self.problems[0].short}), got {text!r}"
             )
         return Problem(dict(zip(self.size_names, map(int, numbers), strict=True)), dtype)

@@ -9,10 +9,10 @@ if TYPE_CHECKING:
 
 
 def torch_dtype(name: str) -> torch.dtype:
-    """The torch dtype of ``fp16``, ``bf16`` or ``fp32``."""
+    """The torch dtype of ``fp16``, ``bf16``, ``fp32`` or ``fp8`` (e4m3)."""
     import torch
 
-    return {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}[name]
+    return {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32, "fp8": torch.float8_e4m3fn}[name]
 
 
 def normal(shape: tuple[int, ...], dtype: str, seed: int, device: str) -> torch.Tensor:

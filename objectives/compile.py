@@ -97,7 +97,7 @@ _drivers: dict[str, CompileOnlyDriver] = {}
 
 
 def compile_configuration(spec: KernelSpec, problem: Problem, configuration: Configuration, device: Device) -> Compiled:
-    """Compile one configuration; leaves the compile-only driver active in this process.
+    """Compile one configuration, for the problem and those it is checked on; leaves the compile-only driver active.
 
     Args:
         spec: The kernel.
@@ -111,21 +111,28 @@ def compile_configuration(spec: KernelSpec, problem: Problem, configuration: Con
     driver = _drivers.setdefault(repr(device), CompileOnlyDriver(device))
     driver.shared_bytes = None
     triton.runtime.driver.set_active(driver)
-    inputs = spec.make_inputs(problem, 0, "meta")
-    output = spec.make_output(inputs)
     started = time.perf_counter()
     status: Status = "ok"
     detail = ""
+    shared_bytes = None
     with _compiler_messages() as messages:
         try:
-            spec.launch(inputs, output, configuration)
+            for one in (problem, *_checked(spec, problem, configuration, device)):
+                inputs = spec.make_inputs(one, 0, "meta")
+                spec.launch(inputs, spec.make_output(inputs), configuration)
+                shared_bytes = shared_bytes or driver.shared_bytes
         except OutOfResources as error:
             status, detail = "out_of_resources", f"{error.name}: required {error.required}, limit {error.limit}"
         except Exception as error:  # noqa: BLE001 - whatever a compiler raises is this configuration's outcome
             status, detail = "compile_error", one_line(error)
         if status == "compile_error":
             detail = "; ".join([detail, *_errors_in(messages)])[:500]
-    return Compiled(status, time.perf_counter() - started, driver.shared_bytes, detail)
+    return Compiled(status, time.perf_counter() - started, shared_bytes or driver.shared_bytes, detail)
+
+
+def _checked(spec: KernelSpec, problem: Problem, configuration: Configuration, device: Device) -> Iterator[Problem]:
+    """The small problems on which it will be checked, which may need other binaries."""
+    return (small for small in spec.check_problems(problem) if spec.space(small, device).allows(configuration))
 
 
 @contextlib.contextmanager

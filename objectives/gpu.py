@@ -69,7 +69,7 @@ class GpuEvaluator:
         self._workers = compile_workers or max(1, usable_cores() - 2)
         self._compilers = ParallelProcesses(self._workers, timeout_s=compile_timeout_s)
         self._bench = PreparedProcess(
-            worker.start, spec, problem, settings or TimingSettings(), timeout_s=measure_timeout_s
+            worker.start, spec, problem, device, settings or TimingSettings(), timeout_s=measure_timeout_s
         )
         self._reference_ms: deque[float] = deque(maxlen=1000)
 

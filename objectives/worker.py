@@ -9,20 +9,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from llm_sampler.kernels.spec import Inputs, KernelSpec, Problem
+from llm_sampler.kernels.device import Device
+from llm_sampler.kernels.spec import KernelSpec, Problem
+from llm_sampler.objectives.check import Checker, Verdict
 from llm_sampler.objectives.compile import one_line
 from llm_sampler.objectives.device import driver_version
 from llm_sampler.objectives.measurement import Measurement, Status
 from llm_sampler.objectives.timing import TimingSettings, time_interleaved
-from llm_sampler.objectives.verify import deviation, deviation_limit
 from llm_sampler.space import Configuration
-
-if TYPE_CHECKING:
-    import torch
-
-SEEDS = (1, 2)
 
 
 @dataclass(frozen=True)
@@ -31,32 +27,23 @@ class Measured:
 
     Attributes:
         measurement: The outcome.
-        poisoned: Whether the CUDA context is lost, so that this process must be replaced.
+        poisoned: Whether this process must be replaced: its CUDA context is lost, or what it compares with changed.
     """
 
     measurement: Measurement
     poisoned: bool = False
 
 
-@dataclass(frozen=True)
-class _Case:
-    """Inputs, the exact result in float64, and the largest deviation that passes."""
-
-    inputs: Inputs
-    exact: torch.Tensor
-    limit: float
-
-
 class _Bench:
     """A kernel's problem on this process's GPU."""
 
-    def __init__(self, spec: KernelSpec, problem: Problem, settings: TimingSettings) -> None:
+    def __init__(self, spec: KernelSpec, problem: Problem, device: Device, settings: TimingSettings) -> None:
         import torch
         import triton
 
         self.spec = spec
         self.settings = settings
-        self.cases = [self._case(problem, seed) for seed in SEEDS]
+        self.checker = Checker(spec, problem, device)
         versions = {"torch": torch.__version__, "triton": triton.__version__, "cuda": str(torch.version.cuda)}
         versions["driver"] = driver_version()
         self.versions = {name: version for name, version in versions.items() if version}
@@ -78,68 +65,55 @@ class _Bench:
     def _note_launch(self, metadata: Any) -> None:
         self.launched.add(metadata.get()["function"])
 
-    def _case(self, problem: Problem, seed: int) -> _Case:
-        inputs = self.spec.make_inputs(problem, seed, "cuda")
-        exact = self.spec.reference(*(tensor.double() for tensor in inputs))
-        by_torch = self.spec.reference(*inputs)
-        return _Case(inputs, exact, deviation_limit(deviation(by_torch, exact), by_torch.dtype))
-
-    def _check(self, output: torch.Tensor, configuration: Configuration) -> tuple[float, float]:
-        """Largest deviation over the cases and its limit; stops at the first case that fails."""
-        import torch
-
-        worst, limit = 0.0, 0.0
-        for case in self.cases:
-            output.fill_(float("nan"))  # what is not written stays NaN and fails the check
-            self.spec.launch(case.inputs, output, configuration)
-            torch.cuda.synchronize()
-            error = deviation(output, case.exact)
-            if error >= worst:
-                worst, limit = error, case.limit
-            if error > case.limit:
-                break
-        return worst, limit
-
-    def measure(self, configuration: Configuration) -> Measurement:
-        """Check, then time."""
+    def measure(self, configuration: Configuration, *, thorough: bool) -> Measured:
+        """Check, time, and check what the last timed launch wrote."""
         import triton
 
         started = time.perf_counter()
-        output = self.spec.make_output(self.cases[0].inputs)
         self.launched.clear()
         triton.knobs.runtime.launch_enter_hook.add(self._note_launch)
         try:
-            worst, limit = self._check(output, configuration)
+            verdict = self.checker.check_problem(configuration)
         finally:
             triton.knobs.runtime.launch_enter_hook.remove(self._note_launch)
         binaries = [self.binaries[function] for function in self.launched]
         registers, spills, shared_bytes = (max(column) for column in zip(*binaries, strict=True))
         facts = {
-            "error": worst,
-            "error_limit": limit,
+            "error": verdict.error,
+            "error_limit": verdict.limit,
             "registers": registers,
             "spills": spills,
             "shared_bytes": shared_bytes,
         }
-        if worst > limit:
-            detail = f"deviation {worst:.3g} from float64, limit {limit:.3g}"
-            return self._measurement("wrong_result", started, detail=detail, **facts)
-        inputs = self.cases[0].inputs
+        if not verdict.fault:
+            verdict = self.checker.check_small(configuration, thorough=thorough)
+        if verdict.fault:
+            return self._wrong(verdict, started, facts)
+        inputs, output = self.checker.prepare_timing()
         timing = time_interleaved(
             lambda: self.spec.launch(inputs, output, configuration),
             lambda: self.spec.reference(*inputs),
             self.settings,
         )
-        return self._measurement(
-            "ok",
-            started,
-            median_ms=timing.median_ms,
-            p20_ms=timing.percentile_ms(20),
-            p80_ms=timing.percentile_ms(80),
-            samples=timing.samples,
-            reference_ms=timing.reference_ms,
-            **facts,
+        verdict = self.checker.check_timed(configuration)
+        if verdict.fault:
+            return self._wrong(verdict, started, facts)
+        return Measured(
+            self._measurement(
+                "ok",
+                started,
+                median_ms=timing.median_ms,
+                p20_ms=timing.percentile_ms(20),
+                p80_ms=timing.percentile_ms(80),
+                samples=timing.samples,
+                reference_ms=timing.reference_ms,
+                **facts,
+            )
         )
+
+    def _wrong(self, verdict: Verdict, started: float, facts: dict[str, Any]) -> Measured:
+        facts = {**facts, "error": verdict.error, "error_limit": verdict.limit}
+        return Measured(self._measurement("wrong_result", started, detail=verdict.fault, **facts), verdict.damaged)
 
     def _measurement(self, status: Status, started: float, **fields: Any) -> Measurement:
         return Measurement(
@@ -150,20 +124,25 @@ class _Bench:
 _bench: _Bench | None = None
 
 
-def start(spec: KernelSpec, problem: Problem, settings: TimingSettings) -> None:
+def start(spec: KernelSpec, problem: Problem, device: Device, settings: TimingSettings) -> None:
     """Prepare this process: inputs and exact results on the GPU. Runs once, before the first measurement."""
     global _bench  # noqa: PLW0603 - the state of a worker process is its module's
-    _bench = _Bench(spec, problem, settings)
+    _bench = _Bench(spec, problem, device, settings)
 
 
-def measure(configuration: Configuration) -> Measured:
-    """Measure one configuration; what it does wrong is a status."""
+def measure(configuration: Configuration, thorough: bool = False) -> Measured:
+    """Measure one configuration; what it does wrong is a status.
+
+    Args:
+        configuration: What to measure.
+        thorough: Check it as one that is handed to someone: see ``check``.
+    """
     import torch
     from triton.runtime.errors import OutOfResources
 
     assert _bench is not None, "start() runs first"
     try:
-        return Measured(_bench.measure(configuration))
+        return _bench.measure(configuration, thorough=thorough)
     except OutOfResources as error:
         detail = f"{error.name}: required {error.required}, limit {error.limit}"
         return Measured(Measurement("out_of_resources", detail=detail))
