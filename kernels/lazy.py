@@ -31,11 +31,11 @@ class LazyKernel:
         names = self.function.__globals__
         names["tl"] = triton.language
         kernel = triton.jit(self.function)
-        # Triton accepts calls between its own kernels only: the file's other functions must be such, too.
+        # Triton accepts calls between its own kernels only: what else the file defines or imports must be such, too.
         names[self.function.__name__] = kernel
-        for value in list(names.values()):
+        for name, value in list(names.items()):
             if isinstance(value, LazyKernel):
-                _ = value.kernel
+                names[name] = value.kernel
         return kernel
 
     def __getitem__(self, grid: tuple[int, ...]) -> Any:
