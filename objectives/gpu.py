@@ -72,6 +72,7 @@ class GpuEvaluator:
             worker.start, spec, problem, device, settings or TimingSettings(), timeout_s=measure_timeout_s
         )
         self._reference_ms: deque[float] = deque(maxlen=1000)
+        self._incumbent_ms: float | None = None
 
     @property
     def space(self) -> Space:
@@ -118,13 +119,15 @@ class GpuEvaluator:
 
     def _measure(self, configuration: Configuration) -> Measurement:
         try:
-            measured: worker.Measured = self._bench.call(worker.measure, configuration)
+            measured: worker.Measured = self._bench.call(worker.measure, configuration, False, self._incumbent_ms)
         except CallError as error:
             return self._failed(_status(error), f"checking and timing {error}")
         except Exception as error:
             raise EvaluatorError(f"the measuring process cannot start on {self._device.name}: {error}") from error
         if measured.poisoned:
             self._bench.replace()
+        if (median_ms := measured.measurement.median_ms) is not None:
+            self._incumbent_ms = min(median_ms, self._incumbent_ms or median_ms)
         return measured.measurement
 
     def _failed(self, status: Status, detail: str, **fields: Any) -> Measurement:

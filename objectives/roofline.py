@@ -13,6 +13,9 @@ from __future__ import annotations
 
 from llm_sampler.kernels.device import Device
 from llm_sampler.kernels.spec import Cost
+from llm_sampler.objectives.stopwatch import Method
+
+SHORT_MS = 0.025
 
 _ARITHMETIC_MARGIN = 1.15
 _MEMORY_MARGIN = 1.05
@@ -39,3 +42,12 @@ def impossible(median_ms: float, cost: Cost, device: Device, dtype: str) -> str:
         f"{median_ms:.4g} ms ({rates}) is below the {least_ms:.4g} ms that an {device.name} needs at its highest "
         "rates: the kernel cannot have done its work, or the timer failed"
     )
+
+
+def timing_method(cost: Cost, device: Device, dtype: str) -> Method:
+    """How a problem's launches are timed: short ones by graph replay (see ``stopwatch``).
+
+    It depends on the problem alone, so that all its configurations, in all processes, are timed alike.
+    """
+    least_ms = device.roofline_ms(cost.flops, cost.traffic_bytes, dtype)
+    return "graph" if least_ms is not None and least_ms < SHORT_MS else "queue"

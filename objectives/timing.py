@@ -195,10 +195,3 @@ def next_samples(samples: Sequence[float], spent_ms: float, settings: TimingSett
         return settings.least_samples
     affordable = int((settings.budget_ms - spent_ms) * len(samples) / max(spent_ms, 1e-3))
     return max(1, min(len(samples), affordable, settings.most_samples - len(samples)))
-
-
-def time_interleaved(kernel: Launch, reference: Launch, settings: TimingSettings) -> Timing:
-    """As `time_beside_reference`, with a stopwatch of its own."""
-    from llm_sampler.objectives.stopwatch import CudaStopwatch
-
-    return time_beside_reference(kernel, reference, stopwatch=CudaStopwatch(), settings=settings)

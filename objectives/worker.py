@@ -14,10 +14,13 @@ from typing import Any
 from llm_sampler.kernels.device import Device
 from llm_sampler.kernels.spec import KernelSpec, Problem
 from llm_sampler.objectives.check import Checker, Verdict
+from llm_sampler.objectives.clocks import open_monitor
 from llm_sampler.objectives.compile import one_line
 from llm_sampler.objectives.device import driver_version
 from llm_sampler.objectives.measurement import Measurement, Status
-from llm_sampler.objectives.timing import TimingSettings, time_interleaved
+from llm_sampler.objectives.roofline import impossible, timing_method
+from llm_sampler.objectives.stopwatch import CudaStopwatch
+from llm_sampler.objectives.timing import TimingSettings, time_beside_reference
 from llm_sampler.space import Configuration
 
 
@@ -44,6 +47,10 @@ class _Bench:
         self.spec = spec
         self.settings = settings
         self.checker = Checker(spec, problem, device)
+        self.cost, self.dtype, self.facts = spec.cost(problem), problem.dtype, device
+        self.monitor = open_monitor()
+        method = timing_method(self.cost, device, problem.dtype)
+        self.stopwatch = CudaStopwatch(method=method, monitor=self.monitor)
         versions = {"torch": torch.__version__, "triton": triton.__version__, "cuda": str(torch.version.cuda)}
         versions["driver"] = driver_version()
         self.versions = {name: version for name, version in versions.items() if version}
@@ -65,7 +72,7 @@ class _Bench:
     def _note_launch(self, metadata: Any) -> None:
         self.launched.add(metadata.get()["function"])
 
-    def measure(self, configuration: Configuration, *, thorough: bool) -> Measured:
+    def measure(self, configuration: Configuration, *, thorough: bool, incumbent_ms: float | None) -> Measured:
         """Check, time, and check what the last timed launch wrote."""
         import triton
 
@@ -78,7 +85,7 @@ class _Bench:
             triton.knobs.runtime.launch_enter_hook.remove(self._note_launch)
         binaries = [self.binaries[function] for function in self.launched]
         registers, spills, shared_bytes = (max(column) for column in zip(*binaries, strict=True))
-        facts = {
+        facts: dict[str, Any] = {
             "error": verdict.error,
             "error_limit": verdict.limit,
             "registers": registers,
@@ -90,14 +97,26 @@ class _Bench:
         if verdict.fault:
             return self._wrong(verdict, started, facts)
         inputs, output = self.checker.prepare_timing()
-        timing = time_interleaved(
+        self.monitor.clear()
+        timing = time_beside_reference(
             lambda: self.spec.launch(inputs, output, configuration),
             lambda: self.spec.reference(*inputs),
-            self.settings,
+            stopwatch=self.stopwatch,
+            settings=self.settings,
+            incumbent_ms=incumbent_ms,
         )
+        facts |= {
+            "samples": timing.samples,
+            "reference_ms": timing.reference_ms,
+            "method": timing.method,
+            "stopped": timing.stopped,
+            **self.monitor.summary(),
+        }
         verdict = self.checker.check_timed(configuration)
         if verdict.fault:
             return self._wrong(verdict, started, facts)
+        if detail := impossible(timing.median_ms, self.cost, self.facts, self.dtype):
+            return Measured(self._measurement("too_fast", started, detail=detail, **facts))
         return Measured(
             self._measurement(
                 "ok",
@@ -105,8 +124,6 @@ class _Bench:
                 median_ms=timing.median_ms,
                 p20_ms=timing.percentile_ms(20),
                 p80_ms=timing.percentile_ms(80),
-                samples=timing.samples,
-                reference_ms=timing.reference_ms,
                 **facts,
             )
         )
@@ -130,19 +147,20 @@ def start(spec: KernelSpec, problem: Problem, device: Device, settings: TimingSe
     _bench = _Bench(spec, problem, device, settings)
 
 
-def measure(configuration: Configuration, thorough: bool = False) -> Measured:
+def measure(configuration: Configuration, thorough: bool = False, incumbent_ms: float | None = None) -> Measured:
     """Measure one configuration; what it does wrong is a status.
 
     Args:
         configuration: What to measure.
         thorough: Check it as one that is handed to someone: see ``check``.
+        incumbent_ms: Least time known of the problem: what is clearly worse is timed less; None if there is none.
     """
     import torch
     from triton.runtime.errors import OutOfResources
 
     assert _bench is not None, "start() runs first"
     try:
-        return _bench.measure(configuration, thorough=thorough)
+        return _bench.measure(configuration, thorough=thorough, incumbent_ms=incumbent_ms)
     except OutOfResources as error:
         detail = f"{error.name}: required {error.required}, limit {error.limit}"
         return Measured(Measurement("out_of_resources", detail=detail))
