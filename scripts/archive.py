@@ -15,14 +15,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from llm_sampler.scripts.tune import DEFAULT_STORAGE
+from llm_sampler.scripts.storage import DEFAULT_STORAGE, Storage
 from llm_sampler.studies.text import printable
 
 if TYPE_CHECKING:
     from llm_sampler.studies.query import StudyOverview
 
 archive = typer.Typer(help="List, export and import studies.", no_args_is_help=True)
-Storage = Annotated[str, typer.Option(metavar="URL", help="The archive.")]
 
 
 @archive.command("list")

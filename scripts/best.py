@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from llm_sampler.scripts.tune import DEFAULT_STORAGE
+from llm_sampler.scripts.storage import DEFAULT_STORAGE, Storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ def best(
     form: Annotated[
         Form, typer.Option("--format", help="text, or only the configuration as JSON, triton.Config or Python.")
     ] = "text",
-    storage: Annotated[str, typer.Option(metavar="URL", help="The archive.")] = DEFAULT_STORAGE,
+    storage: Storage = DEFAULT_STORAGE,
 ) -> None:
     """Print the best configuration that the archive has for a problem on a device.
 

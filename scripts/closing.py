@@ -10,6 +10,7 @@ from rich.table import Table
 
 from llm_sampler.attributes import LLM
 from llm_sampler.scripts.setup import Setup
+from llm_sampler.scripts.storage import dashboard_command
 from llm_sampler.studies.records import TrialRecord
 from llm_sampler.studies.result import TuneResult, reference_speedup
 
@@ -65,7 +66,7 @@ def print_next(console: Console, setup: Setup, result: TuneResult, *, storage: s
         console: Where to.
         setup: What was tuned.
         result: What came of it.
-        storage: The database's URL as it may be shown.
+        storage: The database's URL.
         arguments: The options that name this study, without limits.
     """
     command = shlex.join(["llm-sampler", "tune", *arguments])
@@ -75,8 +76,7 @@ def print_next(console: Console, setup: Setup, result: TuneResult, *, storage: s
     if setup.recording is not None and setup.spec is not None and setup.problem is not None:
         live = f"llm-sampler tune {setup.name} --problem {setup.problem.short}"
         lines.append(("measure live on an NVIDIA GPU", f"pip install 'optuna-llm-sampler[gpu]' && {live}"))
-    dashboard = f"pip install 'optuna-llm-sampler[dashboard]' && optuna-dashboard {shlex.quote(storage)}"
-    lines.append(("watch in a browser", dashboard))
+    lines.append(("see it in a browser", dashboard_command(storage)))
     lines.append(("see what else there is", "llm-sampler kernels"))
     console.print("\nNext:", markup=False)
     width = max(len(what) for what, _ in lines)

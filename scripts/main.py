@@ -13,8 +13,10 @@ from collections.abc import Sequence
 import typer
 
 from llm_sampler.scripts.archive import archive
+from llm_sampler.scripts.bench import bench
 from llm_sampler.scripts.best import best
 from llm_sampler.scripts.compare import compare
+from llm_sampler.scripts.dashboard import dashboard
 from llm_sampler.scripts.kernels import kernels
 from llm_sampler.scripts.record import record
 from llm_sampler.scripts.report import report
@@ -30,8 +32,10 @@ app.command()(tune)
 app.command()(kernels)
 app.command()(record)
 app.command()(compare)
+app.command()(bench)
 app.command()(best)
 app.command()(report)
+app.command()(dashboard)
 app.add_typer(archive, name="archive")
 
 # Typer's usage errors and their base, wherever this version of Typer takes them from (click, or its own copy).

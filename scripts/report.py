@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from llm_sampler.scripts.tune import DEFAULT_STORAGE
+from llm_sampler.scripts.storage import DEFAULT_STORAGE, Storage
 
 if TYPE_CHECKING:
     import optuna
@@ -29,7 +29,7 @@ def report(
     live: Annotated[
         bool, typer.Option("--live", help="Measure the winner on the kernel's other sizes on this machine's GPU.")
     ] = False,
-    storage: Annotated[str, typer.Option(metavar="URL", help="The archive.")] = DEFAULT_STORAGE,
+    storage: Storage = DEFAULT_STORAGE,
 ) -> None:
     """Report on a study: result, certainty, parameters, other sizes, failures, LLM, environment."""
     import optuna

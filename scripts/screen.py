@@ -14,6 +14,7 @@ from rich.logging import RichHandler
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from llm_sampler.scripts.setup import Setup
+from llm_sampler.scripts.storage import dashboard_command
 from llm_sampler.studies.archive import shown
 from llm_sampler.studies.loop import Limits, Observer
 from llm_sampler.studies.records import TrialRecord, best_first
@@ -53,6 +54,7 @@ class Screen(Observer):
         """The first lines: what is measured or replayed, and where it is kept."""
         self._print(self._setup.headline)
         self._print(f"Study {study_name} in {shown(storage)}")
+        self._print(f"Watch it in a browser: {dashboard_command(storage)}")
 
     @contextlib.contextmanager
     def running(self) -> Iterator[None]:

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from llm_sampler.scripts.storage import DEFAULT_ARTIFACTS, DEFAULT_STORAGE, Artifacts, Storage, storage_arguments
+
 if TYPE_CHECKING:
     from llm_sampler.scripts.setup import Setup
 
 DEFAULT_TRIALS = 60
-DEFAULT_STORAGE = "sqlite:///llm-sampler.db"
 
 
 def tune(
@@ -38,7 +39,7 @@ def tune(
             min=1e-3, metavar="X", help="Stop when X times as fast as PyTorch (without a reference: as the default)."
         ),
     ] = None,
-    storage: Annotated[str, typer.Option(metavar="URL", help="Database that keeps the study.")] = DEFAULT_STORAGE,
+    storage: Storage = DEFAULT_STORAGE,
     study: Annotated[
         str | None, typer.Option(metavar="NAME", help="Keep this study apart from others of the same kernel.")
     ] = None,
@@ -64,6 +65,7 @@ def tune(
             help="Begin with the best of the nearest studies in the archive; default unless --seed or another sampler.",
         ),
     ] = None,
+    artifacts: Artifacts = DEFAULT_ARTIFACTS,
 ) -> None:
     """Tune a kernel: live on this machine's GPU, or on recorded measurements where there is none.
 
@@ -72,7 +74,7 @@ def tune(
     from llm_sampler.scripts.closing import print_next, print_result
     from llm_sampler.scripts.screen import Screen
     from llm_sampler.scripts.setup import find_setup
-    from llm_sampler.studies.archive import open_storage, shown, study_name
+    from llm_sampler.studies.archive import open_storage, study_name
     from llm_sampler.studies.entry import Entry
     from llm_sampler.studies.freshness import machine_versions
     from llm_sampler.studies.loop import Limits
@@ -83,7 +85,7 @@ def tune(
     from llm_sampler.studies.workers import requeue
 
     console = Console(highlight=False, soft_wrap=True)
-    proposer = make_sampler(sampler, seed=seed, model=model, base_url=base_url)
+    proposer = make_sampler(sampler, seed=seed, model=model, base_url=base_url, artifacts=artifacts)
     limits = Limits(
         trials=DEFAULT_TRIALS if trials is None and timeout is None else trials,
         seconds=timeout,
@@ -126,9 +128,7 @@ def tune(
             )
     print_result(console, setup, result, sampler=sampler)
     again = _arguments(kernel, setup, replay=replay, space=space, study=study, sampler=sampler, seed=seed)
-    if storage != DEFAULT_STORAGE:
-        again += ["--storage", shown(storage)]
-    print_next(console, setup, result, storage=shown(storage), arguments=again)
+    print_next(console, setup, result, storage=storage, arguments=[*again, *storage_arguments(storage)])
     if result.stopped == "interrupted":
         raise typer.Exit(130)
 

@@ -105,10 +105,10 @@ def curve_figure(
     """
     figure = go.Figure()
     timed = [point for point in points if point.median_ms is not None]
-    names = sorted({point.proposed_by for point in timed}, key=_rank_of)
+    names = sorted({point.proposed_by for point in timed}, key=rank_of)
     for name in names:
         own = [point for point in timed if point.proposed_by == name]
-        colour, symbol = _look(name)
+        colour, symbol = look(name)
         figure.add_scatter(
             x=[point.number for point in own],
             y=[point.median_ms for point in own],
@@ -320,11 +320,12 @@ def _escaped(value: Value) -> Value:
     return html.escape(value) if isinstance(value, str) else value
 
 
-def _rank_of(name: str) -> tuple[int, str]:
+def rank_of(name: str) -> tuple[int, str]:
+    """Where a source stands in legends."""
     return (_ORDER.index(name) if name in _ORDER else len(_ORDER), name)
 
 
-def _look(name: str) -> tuple[str, str]:
+def look(name: str) -> tuple[str, str]:
     """Colour and symbol of a source; all samplers that have none of their own share the last."""
-    index = min(_rank_of(name)[0], len(_COLOURS) - 1)
+    index = min(rank_of(name)[0], len(_COLOURS) - 1)
     return _COLOURS[index], _SYMBOLS[index]

@@ -5,12 +5,27 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import optuna
+from optuna.artifacts import FileSystemArtifactStore
 from optuna.samplers import BaseSampler
 
 SAMPLERS = ("llm", "tpe", "random", "nsgaii", "gp")
+
+
+class _Folder(FileSystemArtifactStore):
+    """An artifact store in a folder that is made when something is kept."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self._folder = folder
+
+    def write(self, artifact_id: str, content_body: BinaryIO) -> None:
+        """Keep an artifact."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        super().write(artifact_id, content_body)
 
 
 class SamplerError(ValueError):
@@ -18,7 +33,12 @@ class SamplerError(ValueError):
 
 
 def make_sampler(
-    name: str, *, seed: int | None = None, model: str | None = None, base_url: str | None = None
+    name: str,
+    *,
+    seed: int | None = None,
+    model: str | None = None,
+    base_url: str | None = None,
+    artifacts: Path | None = None,
 ) -> BaseSampler:
     """The sampler of that name, for studies that have a task.
 
@@ -27,6 +47,7 @@ def make_sampler(
         seed: Makes a study repeatable; None draws one.
         model: The LLM, for ``llm``; None for the environment's.
         base_url: Its endpoint, for ``llm``; None for the environment's.
+        artifacts: Folder that gets requests and replies, for ``llm``; made when there are any. None: they are not kept.
 
     Raises:
         SamplerError: There is none of that name, it has no LLM to configure, or it lacks packages.
@@ -40,7 +61,8 @@ def make_sampler(
     if name == "llm":
         from llm_sampler import LLMSampler
 
-        return LLMSampler(model=model, base_url=base_url, seed=seed)
+        store = _Folder(artifacts) if artifacts is not None else None
+        return LLMSampler(model=model, base_url=base_url, seed=seed, artifact_store=store)
     if model is not None or base_url is not None:
         raise SamplerError(f"a model or base URL is for sampler llm, and the sampler is {name}: leave one of them out")
     from llm_sampler import DistinctSampler
