@@ -39,21 +39,30 @@ def device_lock(device: str, *, timeout_s: float = 600.0, folder: Path | None = 
     """
     name = re.sub(r"[^\w.-]+", "-", device)
     path = (folder or Path(tempfile.gettempdir())) / f"llm-sampler-{name}.lock"
+    started = time.monotonic()
+    with contextlib.ExitStack() as stack:
+        # Who waits for the GPU holds the queue: a process with much to measure cannot take its own GPU again and again.
+        with _held(path.with_suffix(".queue"), started + timeout_s, device):
+            stack.enter_context(_held(path, started + timeout_s, device))
+        yield time.monotonic() - started
+
+
+@contextlib.contextmanager
+def _held(path: Path, until: float, device: str) -> Iterator[None]:
     descriptor = _open(path)
     try:
-        started = time.monotonic()
         while True:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                if time.monotonic() - started > timeout_s:
+                if time.monotonic() > until:
                     raise DeviceBusyError(
-                        f"another process has measured on {device} for {timeout_s:g} s without a pause: "
-                        f"end it (fuser {path} names it), or give each worker its own GPU"
+                        f"other processes have measured on {device} all the time: end them (fuser {path} names them), "
+                        "or give each worker its own GPU"
                     ) from None
                 time.sleep(_STEP_S)
-        yield time.monotonic() - started
+        yield
     finally:
         os.close(descriptor)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import threading
 from collections import deque
 from typing import Any
 
@@ -11,6 +12,7 @@ from llm_sampler.kernels.device import Device
 from llm_sampler.kernels.spec import KernelSpec, Problem
 from llm_sampler.objectives import worker
 from llm_sampler.objectives.compile import Compiled, compile_configuration
+from llm_sampler.objectives.device_lock import DeviceBusyError, device_lock, gpu_identifier
 from llm_sampler.objectives.isolation import CallError, CallTimeout, ParallelProcesses, PreparedProcess
 from llm_sampler.objectives.measurement import Measurement, Status
 from llm_sampler.objectives.timing import TimingSettings
@@ -73,6 +75,8 @@ class GpuEvaluator:
         )
         self._reference_ms: deque[float] = deque(maxlen=1000)
         self._incumbent_ms: float | None = None
+        self._gpu = gpu_identifier()
+        self._turn = threading.Lock()  # of this process's threads one waits for the GPU
 
     @property
     def space(self) -> Space:
@@ -119,9 +123,13 @@ class GpuEvaluator:
 
     def _measure(self, configuration: Configuration) -> Measurement:
         try:
-            measured: worker.Measured = self._bench.call(worker.measure, configuration, False, self._incumbent_ms)
+            # Around the call: waiting for another worker's measurement takes nothing of this one's time limit.
+            with self._turn, device_lock(self._gpu):
+                measured: worker.Measured = self._bench.call(worker.measure, configuration, False, self._incumbent_ms)
         except CallError as error:
             return self._failed(_status(error), f"checking and timing {error}")
+        except DeviceBusyError as error:
+            raise EvaluatorError(str(error)) from None
         except Exception as error:
             raise EvaluatorError(f"the measuring process cannot start on {self._device.name}: {error}") from error
         if measured.poisoned:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -61,7 +62,11 @@ def test_processes_never_measure_on_one_gpu_at_the_same_moment(
     for begins, ends in zip(events[::2], events[1::2], strict=True):
         assert (begins.split()[1], ends.split()[1]) == ("begins", "ends")
         assert begins.split()[0] == ends.split()[0]
-    assert {line.split()[0] for line in events[: len(events) // 2]} != {"a"}  # they did work side by side
+    # Nobody, however much it has to measure, takes the GPU again while another waits.
+    names = [line.split()[0] for line in events[::2]]
+    together = names[names.index(sorted(set(names), key=names.index)[-1]) :]
+    longest = max(len(list(group)) for _, group in itertools.groupby(together[: len(together) // 2]))
+    assert longest <= 2
 
 
 def test_threads_exclude_each_other_as_well(tmp_path: Path) -> None:
@@ -89,7 +94,7 @@ def test_a_gpu_that_is_kept_is_refused_until_its_holder_dies(
     holder = start(HOLDER, tmp_path)
     assert holder.stdout is not None
     assert holder.stdout.readline() == "held\n"
-    with pytest.raises(DeviceBusyError, match=r"measured on GPU 0 .* give each worker its own GPU"):
+    with pytest.raises(DeviceBusyError, match=r"measured on GPU 0 all the time.* give each worker its own GPU"):
         with device_lock("GPU 0", timeout_s=0.1, folder=tmp_path):
             pass
     with device_lock("GPU 1", timeout_s=0.1, folder=tmp_path):
