@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from llm_sampler.kernels.attention import SPEC as ATTENTION
 from llm_sampler.kernels.cross_entropy import SPEC as CROSS_ENTROPY
 from llm_sampler.kernels.device import A100, H100, H200, KNOWN_DEVICES, Device
 from llm_sampler.kernels.layer_norm import SPEC as LAYER_NORM
@@ -10,7 +11,7 @@ from llm_sampler.kernels.rms_norm import SPEC as RMS_NORM
 from llm_sampler.kernels.softmax import SPEC as SOFTMAX
 from llm_sampler.kernels.spec import Cost, KernelError, KernelSpec, Problem
 
-KERNELS = {spec.name: spec for spec in (CROSS_ENTROPY, LAYER_NORM, MATMUL, RMS_NORM, SOFTMAX)}
+KERNELS = {spec.name: spec for spec in (ATTENTION, CROSS_ENTROPY, LAYER_NORM, MATMUL, RMS_NORM, SOFTMAX)}
 
 __all__ = [
     "A100",
