@@ -29,7 +29,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command()(tune)
-app.command()(kernels)
+app.add_typer(kernels, name="kernels")
 app.command()(record)
 app.command()(compare)
 app.command()(bench)
