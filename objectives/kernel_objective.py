@@ -57,12 +57,25 @@ class KernelObjective:
         Raises:
             optuna.TrialPruned: The configuration failed; the message is its status and why.
         """
-        space = self.evaluator.space
-        configuration = suggest(trial, space)
-        if faults := space.faults(configuration):
-            measurement = Measurement("restricted", detail="; ".join(faults), device=self.evaluator.device)
-        else:
-            measurement = self.evaluator.evaluate(configuration)
+        configuration = self.suggest(trial)
+        return self.finish(trial, configuration, self.measure(configuration))
+
+    def suggest(self, trial: optuna.Trial) -> Configuration:
+        """The trial's configuration."""
+        return suggest(trial, self.evaluator.space)
+
+    def measure(self, configuration: Configuration) -> Measurement:
+        """What comes of a configuration; one that breaks a restriction is not evaluated."""
+        if faults := self.evaluator.space.faults(configuration):
+            return Measurement("restricted", detail="; ".join(faults), device=self.evaluator.device)
+        return self.evaluator.evaluate(configuration)
+
+    def finish(self, trial: optuna.Trial, configuration: Configuration, measurement: Measurement) -> float:
+        """Store a measurement with its trial; the median time in ms.
+
+        Raises:
+            optuna.TrialPruned: As when called.
+        """
         self._store(trial, configuration, measurement)
         if measurement.median_ms is None:
             raise optuna.TrialPruned(f"{measurement.status}: {measurement.detail}".rstrip(": "))

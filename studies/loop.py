@@ -7,30 +7,33 @@ may tune one study at once.
 from __future__ import annotations
 
 import contextlib
+import functools
 import signal
 import threading
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 
 import optuna
 from optuna.exceptions import DuplicatedStudyError, ExperimentalWarning, StorageInternalError
 from optuna.samplers import BaseSampler
-from optuna.storages import BaseStorage
+from optuna.storages import BaseStorage, RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 
 from llm_sampler.attributes import DEFAULT, PROPOSED_BY
 from llm_sampler.objectives.evaluate import Evaluator
-from llm_sampler.objectives.kernel_objective import STATUS_ATTRIBUTE, KernelObjective
+from llm_sampler.objectives.kernel_objective import STATUS_ATTRIBUTE
 from llm_sampler.space import Space, configuration_key
 from llm_sampler.studies.archive import ArchiveError
+from llm_sampler.studies.dispatch import Dispatcher
 from llm_sampler.studies.entry import Entry, write_entry
 from llm_sampler.studies.records import TrialRecord, read_records
 from llm_sampler.studies.result import Stopped, TuneResult, find_baseline, reference_speedup, summarize
+from llm_sampler.studies.run_storage import RunStorage
 from llm_sampler.studies.warm import Seed, queue_seeds
-from llm_sampler.studies.workers import OWNER_ATTRIBUTE, Worker, recover_orphans, registered
+from llm_sampler.studies.workers import Worker, recover_orphans, registered
 from llm_sampler.task import Task, read_task, write_task
 
 METRIC_NAME = "median_ms"
@@ -107,6 +110,7 @@ def tune(
         Exception: What ``evaluator.evaluate`` raises where the machine is broken; the trial is in state FAIL.
     """
     started = time.monotonic()
+    storage = RunStorage(storage) if isinstance(storage, RDBStorage) else storage
     study, created = _open_study(storage, study_name, sampler, task)
     if entry is not None:
         write_entry(study, entry)
@@ -141,69 +145,55 @@ class _Run:
     worker: Worker
     observer: Observer
     interrupted: threading.Event = field(default_factory=threading.Event)
-    # What a trial of this process raised. With several threads Optuna loses what the last ones raise.
-    error: BaseException | None = None
     default_ms: float | None = None
 
     def until_stopped(self, started: float) -> Stopped:
         """Optimize; and again, where workers died meanwhile and left their configurations to the others."""
-        while True:
-            seconds = None if self.limits.seconds is None else self.limits.seconds - (time.monotonic() - started)
-            if (stopped := self._stopped(seconds)) is not None:
-                return stopped
+        until = float("inf") if self.limits.seconds is None else started + self.limits.seconds
+        while (stopped := self._stopped(until)) is None:
             begun = len(self.study.get_trials(deepcopy=False))
-            with contextlib.suppress(KeyboardInterrupt):
-                self.study.optimize(
-                    self._objective(),
-                    n_trials=None if self.limits.trials is None else self.limits.trials - self.measured(),
-                    timeout=seconds,
-                    n_jobs=self.evaluator.parallel,
-                    callbacks=[self._after_trial],
-                )
-            if self.error is not None and not isinstance(self.error, KeyboardInterrupt):
-                raise self.error
+            work = Dispatcher(
+                self.study,
+                self.evaluator,
+                self.worker.name,
+                may_begin=functools.partial(self._may_begin, until),
+                on_trial=self.observer.on_trial,
+            )
+            try:
+                work.run()
+            except KeyboardInterrupt:
+                return "interrupted"
+            if work.error is not None:
+                raise work.error
             recover_orphans(self.study)
-            if len(self.study.get_trials(deepcopy=False)) == begun and self._stopped(seconds) is None:
+            if len(self.study.get_trials(deepcopy=False)) == begun and self._stopped(until) is None:
                 return "exhausted"  # the rest is at work elsewhere
+        return stopped
 
     def measured(self) -> int:
         """How many configurations the study has measured."""
         return len(_measured(self.study))
 
-    def _stopped(self, seconds: float | None) -> Stopped | None:
-        """Why to stop now, None to go on; ``seconds`` are those left."""
-        if self.interrupted.is_set() or self.error is not None:
+    def _stopped(self, until: float) -> Stopped | None:
+        """Why to stop now, None to go on; ``until`` is when the time is over."""
+        if self.interrupted.is_set():
             return "interrupted"
         if self._target_reached():
             return "target"
         if self.limits.trials is not None and self.measured() >= self.limits.trials:
             return "trials"
-        if seconds is not None and seconds <= 0:
+        if time.monotonic() >= until:
             return "time"
         return "exhausted" if self._exhausted() else None
 
-    def _objective(self) -> Callable[[optuna.Trial], float]:
-        objective = KernelObjective(self.evaluator)
-
-        def signed(trial: optuna.Trial) -> float:
-            try:
-                trial.set_user_attr(OWNER_ATTRIBUTE, self.worker.name)
-                return objective(trial)
-            except optuna.TrialPruned:
-                raise
-            except BaseException as error:
-                self.error = self.error or error
-                raise
-
-        return signed
-
-    def _after_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        self.observer.on_trial(TrialRecord.from_trial(trial))
-        enough = self.limits.trials is not None and self.measured() >= self.limits.trials
+    def _may_begin(self, until: float, at_work: int) -> bool:
+        """Whether another trial may begin while ``at_work`` of this process are measured."""
+        if self.interrupted.is_set() or time.monotonic() >= until or self._target_reached():
+            return False
         # Optuna asks no sampler about parameters with one choice, so none can say that such a space is used up.
-        enough = enough or all(len(parameter.choices) == 1 for parameter in self.evaluator.space.parameters)
-        if enough or self.interrupted.is_set() or self.error is not None or self._target_reached():
-            study.stop()
+        if all(len(parameter.choices) == 1 for parameter in self.evaluator.space.parameters):
+            return at_work == 0 and self.measured() == 0
+        return self.limits.trials is None or self.measured() + at_work < self.limits.trials
 
     def _target_reached(self) -> bool:
         target = self.limits.target_speedup
