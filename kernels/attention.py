@@ -12,6 +12,7 @@ computed during the softmax of these).
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,8 +33,7 @@ def load_rows(  # type: ignore[no-untyped-def]
     head,
     first,
     N,
-    stride_n,
-    stride_d,
+    strides,
     ROWS: tl.constexpr,
     D: tl.constexpr,
     MASKED: tl.constexpr,
@@ -44,7 +44,7 @@ def load_rows(  # type: ignore[no-untyped-def]
         block = tl.reshape(source.load([batch, head, first, 0]), (ROWS, D))
     else:
         row = first + tl.arange(0, ROWS)
-        pointers = source + row[:, None] * stride_n + tl.arange(0, D)[None, :] * stride_d
+        pointers = source + row[:, None] * strides[2] + tl.arange(0, D)[None, :] * strides[3]
         if MASKED:
             block = tl.load(pointers, mask=row[:, None] < N, other=0.0)
         else:
@@ -87,10 +87,8 @@ def attend(  # type: ignore[no-untyped-def]
     last,
     N,
     scale,
-    stride_kn,
-    stride_kd,
-    stride_vn,
-    stride_vd,
+    k_strides,
+    v_strides,
     BLOCK_N: tl.constexpr,
     D: tl.constexpr,
     MASKED: tl.constexpr,
@@ -99,11 +97,11 @@ def attend(  # type: ignore[no-untyped-def]
 ):
     """Add the keys from first to last, in blocks."""
     for start in tl.range(first, last, BLOCK_N):
-        k = load_rows(k_source, batch, head, start, N, stride_kn, stride_kd, BLOCK_N, D, MASKED, DESCRIPTOR)
+        k = load_rows(k_source, batch, head, start, N, k_strides, BLOCK_N, D, MASKED, DESCRIPTOR)
         scores = tl.dot(q, k.T)
         key = start + tl.arange(0, BLOCK_N)
         weights, factor, maximum, total = softmax_step(scores, maximum, total, query, key, N, scale, MASKED, CAUSAL)
-        v = load_rows(v_source, batch, head, start, N, stride_vn, stride_vd, BLOCK_N, D, MASKED, DESCRIPTOR)
+        v = load_rows(v_source, batch, head, start, N, v_strides, BLOCK_N, D, MASKED, DESCRIPTOR)
         sums = tl.dot(weights.to(v.dtype), v, sums * factor[:, None])
     return sums, maximum, total
 
@@ -155,22 +153,10 @@ def attention(  # type: ignore[no-untyped-def]
     HEADS,
     N,
     scale,
-    stride_qb,
-    stride_qh,
-    stride_qn,
-    stride_qd,
-    stride_kb,
-    stride_kh,
-    stride_kn,
-    stride_kd,
-    stride_vb,
-    stride_vh,
-    stride_vn,
-    stride_vd,
-    stride_ob,
-    stride_oh,
-    stride_on,
-    stride_od,
+    q_strides,  # elements between batches, heads, rows and columns
+    k_strides,
+    v_strides,
+    o_strides,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
     D: tl.constexpr,
@@ -190,11 +176,11 @@ def attention(  # type: ignore[no-untyped-def]
     row = block * BLOCK_M
     query = row + tl.arange(0, BLOCK_M)
     if not DESCRIPTOR:
-        q_source += batch.to(tl.int64) * stride_qb + head.to(tl.int64) * stride_qh
-        k_source += batch.to(tl.int64) * stride_kb + head.to(tl.int64) * stride_kh
-        v_source += batch.to(tl.int64) * stride_vb + head.to(tl.int64) * stride_vh
-        o_source += batch.to(tl.int64) * stride_ob + head.to(tl.int64) * stride_oh
-    q = load_rows(q_source, batch, head, row, N, stride_qn, stride_qd, BLOCK_M, D, True, DESCRIPTOR)
+        q_source += batch.to(tl.int64) * q_strides[0] + head.to(tl.int64) * q_strides[1]
+        k_source += batch.to(tl.int64) * k_strides[0] + head.to(tl.int64) * k_strides[1]
+        v_source += batch.to(tl.int64) * v_strides[0] + head.to(tl.int64) * v_strides[1]
+        o_source += batch.to(tl.int64) * o_strides[0] + head.to(tl.int64) * o_strides[1]
+    q = load_rows(q_source, batch, head, row, N, q_strides, BLOCK_M, D, True, DESCRIPTOR)
     maximum = tl.full((BLOCK_M,), float("-inf"), dtype=tl.float32)
     total = tl.zeros((BLOCK_M,), dtype=tl.float32)
     sums = tl.zeros((BLOCK_M, D), dtype=tl.float32)
@@ -227,18 +213,18 @@ def attention(  # type: ignore[no-untyped-def]
     else:
         sums, maximum, total = attend(
             sums, maximum, total, q, k_source, v_source, batch, head, query, 0, whole, N, scale,
-            stride_kn, stride_kd, stride_vn, stride_vd, BLOCK_N, D, False, CAUSAL, DESCRIPTOR,
+            k_strides, v_strides, BLOCK_N, D, False, CAUSAL, DESCRIPTOR,
         )  # fmt: skip
         if CAUSAL or RAGGED:
             sums, maximum, total = attend(
                 sums, maximum, total, q, k_source, v_source, batch, head, query, whole, last, N, scale,
-                stride_kn, stride_kd, stride_vn, stride_vd, BLOCK_N, D, True, CAUSAL, DESCRIPTOR,
+                k_strides, v_strides, BLOCK_N, D, True, CAUSAL, DESCRIPTOR,
             )  # fmt: skip
     output = sums / total[:, None]
     if DESCRIPTOR:
         o_source.store([batch, head, row, 0], tl.reshape(output.to(o_source.dtype), (1, 1, BLOCK_M, D)))
     else:
-        o_ptrs = o_source + query[:, None] * stride_on + tl.arange(0, D)[None, :] * stride_od
+        o_ptrs = o_source + query[:, None] * o_strides[2] + tl.arange(0, D)[None, :] * o_strides[3]
         tl.store(o_ptrs, output.to(o_source.dtype.element_ty), mask=query[:, None] < N)
 
 
@@ -257,7 +243,7 @@ def launch(inputs: Inputs, output: torch.Tensor, configuration: Configuration) -
     batch, heads, n, d = q.shape
     block_m, block_n = int(configuration["BLOCK_M"]), int(configuration["BLOCK_N"])
     sources = (q, k, v, output)
-    strides = [stride for tensor in sources for stride in tensor.stride()]
+    strides = [tensor.stride() for tensor in sources]
     by_descriptor = configuration["variant"] != "pointer"
     if by_descriptor:
         from triton.tools.tensor_descriptor import TensorDescriptor
@@ -322,6 +308,20 @@ def cost(problem: Problem) -> Cost:
     return Cost(flops=flops, traffic_bytes=4 * batch * heads * n * d * ELEMENT_BYTES[problem.dtype])
 
 
+def check_problems(problem: Problem) -> tuple[Problem, ...]:
+    """One batch of a short sequence, as divisible by blocks as the problem's."""
+    return (
+        replace(
+            problem, sizes={**problem.sizes, "BATCH": 1, "N": min(problem.sizes["N"], 512 + problem.sizes["N"] % 256)}
+        ),
+    )
+
+
+def odd_problems(problem: Problem) -> tuple[Problem, ...]:
+    """Three heads of an odd length."""
+    return (replace(problem, sizes={**problem.sizes, "BATCH": 2, "HEADS": 3, "N": 333}),)
+
+
 def _problem(batch: int, heads: int, n: int, d: int, causal: int) -> Problem:
     return Problem({"BATCH": batch, "HEADS": heads, "N": n, "D": d, "CAUSAL": causal})
 
@@ -381,4 +381,9 @@ SPEC = KernelSpec(
     reference=reference,
     launch=launch,
     cost=cost,
+    flags=("CAUSAL",),
+    dtypes=("fp16", "bf16"),
+    check_problems=check_problems,
+    odd_problems=odd_problems,
+    strided="variant == 'pointer'",
 )

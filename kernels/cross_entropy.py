@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from llm_sampler.kernels.lazy import jit
-from llm_sampler.kernels.spec import ELEMENT_BYTES, Cost, Inputs, KernelSpec, Problem
+from llm_sampler.kernels.spec import ELEMENT_BYTES, VALUE_RANGES, Cost, Inputs, KernelSpec, Problem
 from llm_sampler.kernels.tensors import normal
 from llm_sampler.space import Configuration, Parameter
 
@@ -231,6 +231,18 @@ def cost(problem: Problem) -> Cost:
     return Cost(flops=5 * rows * columns, traffic_bytes=rows * (columns * ELEMENT_BYTES[problem.dtype] + 8 + 4))
 
 
+def check_problems(problem: Problem) -> tuple[Problem, ...]:
+    """Few rows, and 16 columns fewer, so that the last block is not full."""
+    rows, columns = problem.sizes["rows"], problem.sizes["columns"]
+    fewer = columns - 16 if columns > 16 else columns
+    return (Problem({"rows": min(rows, 48 + rows % 16), "columns": fewer}, problem.dtype),)
+
+
+def odd_problems(problem: Problem) -> tuple[Problem, ...]:
+    """Rows and columns that are odd."""
+    return (Problem({"rows": 37, "columns": (problem.sizes["columns"] - 1) | 1}, problem.dtype),)
+
+
 def _problem(rows: int, columns: int) -> Problem:
     return Problem({"rows": rows, "columns": columns})
 
@@ -286,4 +298,8 @@ SPEC = KernelSpec(
     reference=reference,
     launch=launch,
     cost=cost,
+    check_problems=check_problems,
+    odd_problems=odd_problems,
+    strided="True",
+    value_ranges=VALUE_RANGES,
 )

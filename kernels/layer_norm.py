@@ -178,6 +178,18 @@ def cost(problem: Problem) -> Cost:
     return Cost(flops=8 * rows * columns, traffic_bytes=(2 * rows + 2) * columns * ELEMENT_BYTES[problem.dtype])
 
 
+def check_problems(problem: Problem) -> tuple[Problem, ...]:
+    """Few rows, and columns that no block divides but whose next power of two (a block of whole rows) is the same."""
+    rows, columns = problem.sizes["rows"], problem.sizes["columns"]
+    fewer = columns - 16 if 2 * (columns - 16) > 1 << (columns - 1).bit_length() else columns
+    return (Problem({"rows": min(rows, 48 + rows % 16), "columns": fewer}, problem.dtype),)
+
+
+def odd_problems(problem: Problem) -> tuple[Problem, ...]:
+    """Rows and columns that are odd."""
+    return (Problem({"rows": 37, "columns": (problem.sizes["columns"] - 1) | 1}, problem.dtype),)
+
+
 def _problem(rows: int, columns: int) -> Problem:
     return Problem({"rows": rows, "columns": columns})
 
@@ -240,4 +252,7 @@ SPEC = KernelSpec(
     reference=reference,
     launch=launch,
     cost=cost,
+    check_problems=check_problems,
+    odd_problems=odd_problems,
+    strided="True",
 )

@@ -92,6 +92,7 @@ class KernelSpec:
         reference: ``(*inputs) -> output`` in plain PyTorch, at the inputs' dtype.
         launch: ``(inputs, output, configuration) -> None`` writes the output.
         cost: ``(problem) -> Cost``.
+        flags: Sizes that are 0 or 1.
         dtypes: Dtypes of its problems; the first is meant where a text names none.
         check_problems: ``(problem) -> small problems`` on which every configuration is checked too, with all value
             ranges. Their sizes should be multiples of no block and yet run the binary of the problem, so that they
@@ -128,6 +129,7 @@ class KernelSpec:
     reference: Callable[..., torch.Tensor]
     launch: Callable[[Inputs, torch.Tensor, Configuration], None]
     cost: Callable[[Problem], Cost]
+    flags: tuple[str, ...] = ()
     dtypes: tuple[str, ...] = ("fp16", "bf16", "fp32")
     check_problems: Callable[[Problem], tuple[Problem, ...]] = no_problems
     odd_problems: Callable[[Problem], tuple[Problem, ...]] = no_problems
@@ -175,7 +177,10 @@ class KernelSpec:
         sizes, _, dtype = text.partition("-")
         numbers = sizes.split("x")
         dtype = dtype or self.dtypes[0]
-        legal = len(numbers) == len(self.size_names) and all(re.fullmatch(r"[1-9]\d{0,9}", n) for n in numbers)
+        legal = len(numbers) == len(self.size_names) and all(
+            re.fullmatch("[01]" if name in self.flags else r"[1-9]\d{0,9}", number)
+            for name, number in zip(self.size_names, numbers, strict=True)
+        )
         if not legal or dtype not in self.dtypes:
             raise KernelError(
                 f"problem of {self.name} must be {'x'.join(self.size_names)}, optionally with "

@@ -36,7 +36,7 @@ def test_spaces_and_sources_need_neither_torch_nor_triton_nor_optuna() -> None:
 def test_problems_by_name(spec: KernelSpec) -> None:
     for problem in spec.problems:
         assert spec.problem(problem.name) == spec.problem(problem.short) == problem
-    sizes = "x".join(["37"] * len(spec.size_names))
+    sizes = "x".join("1" if name in spec.flags else "37" for name in spec.size_names)
     assert spec.problem(sizes).dtype == spec.dtypes[0]
     assert [spec.problem(f"{sizes}-{dtype}").dtype for dtype in spec.dtypes] == list(spec.dtypes)
     for wrong in ("", "37", "0x0x0", "axbxc", f"{sizes}-int8", f"{sizes}x1", "-1x2x3", "1e3x2x3"):
