@@ -3,7 +3,7 @@
 Each run registers its process in the study (``worker:<host>:<pid>``) and signs its trials. A trial that still
 runs though nobody who could have started it lives is an orphan: it fails, and its configuration waits in the queue
 once more. Processes of this host are looked up at once; those of other hosts are judged by their heartbeats
-(`archive.open_storage`).
+(`archive.open_storage`), or, where the storage keeps none, by their own.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import datetime
 import itertools
 import os
 import socket
+import threading
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import optuna
 from optuna.exceptions import UpdateFinishedTrialError
+from optuna.storages._heartbeat import is_heartbeat_enabled
 from optuna.trial import FrozenTrial, TrialState
 
 from llm_sampler.attributes import CALLS, CLAIM, PREFIX
@@ -30,6 +32,12 @@ from llm_sampler.task import Task, read_task
 WORKER_PREFIX = "worker:"
 OWNER_ATTRIBUTE = "worker"
 REQUEUED_ATTRIBUTE = "requeued_from"
+
+# Of workers on storages without heartbeats of trials; the same as Optuna's heartbeats have in `archive`.
+_INTERVAL_S = 30.0
+_GRACE = datetime.timedelta(seconds=120)
+# The number of a host's first namespace of processes: PROC_PID_INIT_INO in Linux's proc_ns.h.
+_FIRST_NAMESPACE = "pid:[4026531836]"
 
 _runs = itertools.count()
 _logger = optuna.logging.get_logger("optuna.llm_sampler")
@@ -46,6 +54,8 @@ class Worker:
         birth: What tells it from a later process with the same id; empty if the system does not say.
         started: When it began to work on the study, its host's local time.
         ended: Whether it signed off.
+        boot: Identifier of its host's boot; hosts may have equal names, and process numbers begin anew.
+        seen: When it last said that it lives, UTC; None where the storage keeps heartbeats of trials.
     """
 
     host: str
@@ -54,6 +64,8 @@ class Worker:
     birth: str
     started: datetime.datetime
     ended: bool = False
+    boot: str = ""
+    seen: datetime.datetime | None = None
 
     @property
     def name(self) -> str:
@@ -62,39 +74,63 @@ class Worker:
 
     @property
     def alive(self) -> bool | None:
-        """Whether the process lives; None if it is on another host and did not sign off."""
+        """Whether the process lives; None if that cannot be known: it is on another host and did not sign off."""
         if self.ended:
             return False
-        if self.host != socket.gethostname():
-            return None
-        return _birth(self.pid) == self.birth
+        if (self.host, self.boot) == (_host(), _boot()):
+            return _birth(self.pid) == self.birth
+        return None if self.seen is None else _now() - self.seen < _GRACE
 
     def to_json(self) -> dict[str, Any]:
         """As JSON types."""
-        return {**asdict(self), "started": self.started.isoformat()}
+        seen = self.seen.isoformat() if self.seen is not None else None
+        return {**asdict(self), "started": self.started.isoformat(), "seen": seen}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Worker:
         """A worker from what ``to_json`` gave."""
-        return cls(**{**data, "started": datetime.datetime.fromisoformat(data["started"])})
+        seen = data.get("seen")
+        read = datetime.datetime.fromisoformat
+        return cls(**{**data, "started": read(data["started"]), "seen": read(seen) if seen else None})
 
     @classmethod
     def this(cls) -> Worker:
         """A new run of this process."""
         # Naive local time like Optuna's `datetime_start`, with which it is compared.
         pid = os.getpid()
-        return cls(socket.gethostname(), pid, next(_runs), _birth(pid) or "", datetime.datetime.now())
+        return cls(_host(), pid, next(_runs), _birth(pid) or "", datetime.datetime.now(), boot=_boot())
 
 
 @contextlib.contextmanager
 def registered(study: optuna.Study) -> Iterator[Worker]:
-    """Registers a run with the study for the duration of the block."""
+    """Registers a run with the study for the duration of the block.
+
+    Where the storage keeps no heartbeats of trials (a journal, a gRPC proxy), the run itself says every half minute
+    that it lives; hosts' clocks must then agree to a minute.
+    """
     worker = Worker.this()
-    study.set_user_attr(WORKER_PREFIX + worker.name, worker.to_json())
+    over = threading.Event()
+
+    def write(**changes: Any) -> None:
+        study.set_user_attr(WORKER_PREFIX + worker.name, replace(worker, **changes).to_json())
+
+    def beat() -> None:
+        while not over.wait(_INTERVAL_S):
+            with contextlib.suppress(Exception):  # a storage that does not answer now may do so at the next beat
+                write(seen=_now())
+
+    beats = not is_heartbeat_enabled(study._storage)
+    write(seen=_now() if beats else None)
+    thread = threading.Thread(target=beat, name="worker-beats", daemon=True)
+    if beats:
+        thread.start()
     try:
         yield worker
     finally:
-        study.set_user_attr(WORKER_PREFIX + worker.name, {**worker.to_json(), "ended": True})
+        over.set()
+        if beats:
+            thread.join()
+        write(ended=True)
 
 
 def workers(study: optuna.Study) -> list[Worker]:
@@ -181,6 +217,24 @@ def _end(study: optuna.Study, trial: FrozenTrial) -> bool:
         if state == TrialState.FAIL:
             requeue(study, trial)
     return ended
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.timezone.utc)
+
+
+def _host() -> str:
+    """The host's name; in a container with the number of its processes' namespace, where process 1 is another one."""
+    namespace = ""
+    with contextlib.suppress(OSError):
+        namespace = str(Path("/proc/self/ns/pid").readlink())
+    return socket.gethostname() + ("" if namespace in ("", _FIRST_NAMESPACE) else f"-{namespace[5:-1]}")
+
+
+def _boot() -> str:
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ""
 
 
 def _birth(pid: int) -> str | None:
