@@ -150,6 +150,25 @@ def test_a_worker_of_another_host_is_left_to_its_heartbeat(study: optuna.Study) 
     assert recover_orphans(study) == [0, 1]
 
 
+def test_a_worker_far_away_lives_while_it_says_so(study: optuna.Study) -> None:
+    """On storages that keep no heartbeats of trials."""
+    now = datetime.datetime.now(datetime.timezone.utc)
+    far = dataclasses.replace(dead_worker(), host="elsewhere", seen=now - datetime.timedelta(seconds=60))
+    register(study, far)
+    number = left_running(study, far)
+    assert recover_orphans(study) == []
+    register(study, dataclasses.replace(far, seen=now - datetime.timedelta(seconds=600)))
+    assert recover_orphans(study) == [number]
+
+
+def test_equal_names_of_hosts_do_not_make_one_host(study: optuna.Study) -> None:
+    twin = dataclasses.replace(dead_worker(), boot="another boot")
+    assert twin.alive is None
+    register(study, twin)
+    left_running(study, twin)
+    assert recover_orphans(study) == []
+
+
 def test_a_process_that_took_over_the_number_is_another_worker(study: optuna.Study, other: Worker) -> None:
     earlier = dataclasses.replace(other, birth="1")
     register(study, earlier)
@@ -161,7 +180,7 @@ def test_a_process_that_took_over_the_number_is_another_worker(study: optuna.Stu
 def test_a_run_signs_on_and_off(study: optuna.Study) -> None:
     with registered(study) as worker:
         (known,) = workers(study)
-        assert (known, known.alive, known.pid) == (worker, True, os.getpid())
+        assert (known.name, known.alive, known.pid) == (worker.name, True, os.getpid())
     (known,) = workers(study)
     assert (known.ended, known.alive) == (True, False)
 
