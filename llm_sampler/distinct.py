@@ -7,7 +7,6 @@ The order of a trial: bring the memory up to date, draw (``free``), claim (``cla
 
 from __future__ import annotations
 
-import copy
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from llm_sampler.attributes import CLAIM, PROPOSED_BY, USER, sampler_name
 from llm_sampler.claim import take
-from llm_sampler.draw import joint_draw, reseed, seed_of
+from llm_sampler.draw import joint_draw, reseed, seed_of, unused_copy
 from llm_sampler.exhaustion import is_exhausted, refuse_asked_trial, refuse_running_trial, stop_if_exhausted
 from llm_sampler.free import Turn, find_free
 from llm_sampler.memory import Memories, StudyMemory, fixed_values, is_optimizing
@@ -89,8 +88,7 @@ class DistinctSampler(BaseSampler):
         self._memories = Memories(self._make_memory)
 
     def _make_memory(self) -> tuple[StudyMemory, BaseSampler]:
-        # Optuna's samplers refuse to serve two studies (IntersectionSearchSpace), so each study has its copy.
-        return StudyMemory(self._declared), copy.deepcopy(self._base)
+        return StudyMemory(self._declared), unused_copy(self._base)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name not in ("_lock", "_memories")}
@@ -122,7 +120,7 @@ class DistinctSampler(BaseSampler):
 
     def fresh_base(self) -> BaseSampler:
         """A copy of the base sampler that has served no study."""
-        return copy.deepcopy(self._base)
+        return unused_copy(self._base)
 
     @property
     def lock(self) -> threading.RLock:

@@ -6,7 +6,9 @@ both, for given distributions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+import threading
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,6 +19,25 @@ from optuna.trial import FrozenTrial
 
 if TYPE_CHECKING:
     import optuna
+
+
+_Lock = type(threading.Lock())
+
+
+def unused_copy(base: BaseSampler) -> BaseSampler:
+    """A deep copy of a sampler that has served no study; a lock that it holds (Optuna 5.1's NSGA-II) becomes a new one.
+
+    Optuna's samplers refuse to serve two studies (`IntersectionSearchSpace`), so each study has its copy.
+    """
+    return copy.deepcopy(base, {id(lock): threading.Lock() for lock in _locks(base)})
+
+
+def _locks(sampler: BaseSampler) -> Iterator[object]:
+    for value in vars(sampler).values():
+        if isinstance(value, _Lock):
+            yield value
+        elif isinstance(value, BaseSampler):
+            yield from _locks(value)
 
 
 def joint_draw(
