@@ -33,6 +33,28 @@ with device_lock("GPU 0", folder=Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)
 """
+# Measures on the real GPU, and notes when the measuring process is at work.
+MEASURER = """
+import contextlib, itertools, sys
+from pathlib import Path
+from llm_sampler.kernels import find_kernel
+from llm_sampler.objectives.device import detect_device
+from llm_sampler.objectives.gpu import GpuEvaluator
+folder, name = Path(sys.argv[1]), sys.argv[2]
+spec = find_kernel("matmul")
+with contextlib.closing(GpuEvaluator(spec, spec.problem("512x512x512-fp16"), device=detect_device())) as evaluator:
+    call = evaluator._bench.call
+    def noted(*arguments):
+        with open(folder / "events", "a", buffering=1) as events:
+            events.write(f"{name} begins\\n")
+            try:
+                return call(*arguments)
+            finally:
+                events.write(f"{name} ends\\n")
+    evaluator._bench.call = noted
+    for configuration in itertools.islice(evaluator.space.configurations(), 0, None, 97):
+        print(evaluator.evaluate(configuration).status, flush=True)
+"""
 
 
 @pytest.fixture
@@ -102,3 +124,19 @@ def test_a_gpu_that_is_kept_is_refused_until_its_holder_dies(
     holder.send_signal(signal.SIGKILL)
     with device_lock("GPU 0", timeout_s=30, folder=tmp_path):
         pass
+
+
+@pytest.mark.gpu
+def test_two_processes_never_measure_on_this_gpu_at_the_same_moment(
+    tmp_path: Path, start: Callable[..., subprocess.Popen[str]]
+) -> None:
+    workers = [start(MEASURER, tmp_path, name) for name in ("a", "b")]
+    statuses = [worker.communicate(timeout=120)[0].split() for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0]
+    assert all(set(words) <= {"ok", "out_of_resources"} and "ok" in words for words in statuses)
+    events = (tmp_path / "events").read_text().splitlines()
+    for begins, ends in zip(events[::2], events[1::2], strict=True):
+        assert begins.replace("begins", "ends") == ends
+    names = [line.split()[0] for line in events[::2]]
+    assert set(names) == {"a", "b"}
+    assert names != sorted(names), "one was done before the other began: this shows nothing"
