@@ -90,9 +90,17 @@ def open_storage(url: str, *, on_stale: Callable[[optuna.Study, FrozenTrial], No
 def existing(url: str) -> Iterator[RDBStorage]:
     """The storage at a URL for commands that only ask: a SQLite file that is not there is an error, not a new archive.
 
+    Of a journal it is a copy in memory.
+
     Raises:
         ArchiveError: There is none, or it cannot be used.
     """
+    if url.startswith("journal:"):
+        from llm_sampler.studies.storages import copied
+
+        with copied(url) as copy:
+            yield copy
+        return
     _refuse_missing(_parse(url))
     storage = open_storage(url)
     try:
@@ -110,6 +118,10 @@ def reading(url: str) -> Iterator[sqlalchemy.Engine]:
     Raises:
         ArchiveError: There is none, or it cannot be used.
     """
+    if url.startswith("journal:"):
+        with existing(url) as copy:
+            yield copy.engine
+        return
     parsed = _parse(url)
     _refuse_missing(parsed)
     engine = None
@@ -137,6 +149,8 @@ def _options(parsed: URL) -> dict[str, Any]:
 
 def shown(url: str | URL) -> str:
     """The URL as it may be printed: no password, no query (drivers take passwords there, too)."""
+    if isinstance(url, str) and url.startswith(("grpc:", "journal:")):
+        return url
     parsed = _parse(url) if isinstance(url, str) else url
     return parsed.set(query={}).render_as_string(hide_password=True)
 
@@ -162,6 +176,8 @@ def study_name(kernel: str, problem: str, device: str, digest: str, *suffixes: s
 
 
 def _parse(url: str) -> URL:
+    if url.startswith("grpc:"):
+        raise ArchiveError(f"{url} is a proxy for workers that tune: give this command the database's own URL")
     try:
         parsed = make_url(url)
         return parsed.set(drivername=_DRIVERS.get(parsed.drivername, parsed.drivername))

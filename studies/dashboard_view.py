@@ -4,6 +4,9 @@ Nothing of that is written: tuning pays nothing for it, and what is shown is nev
 writes in the dashboard is stored, and shown instead of the made one from then on.
 """
 
+# The class after `_View` in each view has the methods that mypy takes for abstract ones.
+# mypy: disable-error-code="safe-super"
+
 from __future__ import annotations
 
 import copy

@@ -106,6 +106,21 @@ def write_entry(study: optuna.Study, entry: Entry) -> None:
         study.set_user_attr(ENTRY_ATTRIBUTE, entry.to_json())
 
 
+def refuse_other_device(study: optuna.Study, entry: Entry) -> None:
+    """Refuse to measure on a device other than the study's.
+
+    Raises:
+        ArchiveError: The study is measured on another one; the message has the line that starts one for this device.
+    """
+    known = read_entry(study.study_name, study.user_attrs)
+    if known is not None and known.device and known.device != entry.device:
+        problem = f" --problem {entry.problem.short}" if entry.problem else ""
+        raise ArchiveError(
+            f"study {study.study_name} is measured on {known.device}, and this is {entry.device or 'unknown'}: times "
+            f"of two devices do not compare. A study of its own: llm-sampler tune {entry.kernel}{problem}"
+        )
+
+
 def read_entry(name: str, user_attrs: Mapping[str, Any]) -> Entry | None:
     """The entry of a study, from its name and task where it has none; None if the study is not about a kernel."""
     if ENTRY_ATTRIBUTE in user_attrs:

@@ -28,10 +28,10 @@ from llm_sampler.objectives.kernel_objective import STATUS_ATTRIBUTE
 from llm_sampler.space import Space, configuration_key
 from llm_sampler.studies.archive import ArchiveError
 from llm_sampler.studies.dispatch import Dispatcher
-from llm_sampler.studies.entry import Entry, write_entry
+from llm_sampler.studies.entry import Entry, refuse_other_device, write_entry
+from llm_sampler.studies.patience import PatientStorage
 from llm_sampler.studies.records import TrialRecord, read_records
 from llm_sampler.studies.result import Stopped, TuneResult, find_baseline, reference_speedup, summarize
-from llm_sampler.studies.run_storage import RunStorage
 from llm_sampler.studies.warm import Seed, queue_seeds
 from llm_sampler.studies.workers import Worker, recover_orphans, registered
 from llm_sampler.task import Task, read_task, write_task
@@ -106,14 +106,12 @@ def tune(
         seeds: What a new study measures after the default: see `warm_start`.
 
     Raises:
-        ArchiveError: The storage refuses, or the study belongs to another space.
+        ArchiveError: The storage refuses, or the study belongs to another space or device.
         Exception: What ``evaluator.evaluate`` raises where the machine is broken; the trial is in state FAIL.
     """
     started = time.monotonic()
-    storage = RunStorage(storage) if isinstance(storage, RDBStorage) else storage
-    study, created = _open_study(storage, study_name, sampler, task)
-    if entry is not None:
-        write_entry(study, entry)
+    storage = PatientStorage(storage) if isinstance(storage, RDBStorage) else storage
+    study, created = _open_study(storage, study_name, sampler, task, entry)
     with registered(study) as worker:
         run = _Run(study, evaluator, limits, worker, observer or Observer())
         recover_orphans(study)
@@ -124,6 +122,7 @@ def tune(
         run.observer.on_start(read_records(study))
         with _interruptible(run):
             stopped = run.until_stopped(started)
+    recover_orphans(study)  # a trial whose number was lost on its way from the database is nobody's now
     return summarize(
         read_records(study),
         task.space,
@@ -223,8 +222,10 @@ def _measured(study: optuna.Study) -> list[FrozenTrial]:
     return [t for t in done if t.state == TrialState.COMPLETE or STATUS_ATTRIBUTE in t.user_attrs]
 
 
-def _open_study(storage: BaseStorage, name: str, sampler: BaseSampler, task: Task) -> tuple[optuna.Study, bool]:
-    """The study with its task, and whether this process created it."""
+def _open_study(
+    storage: BaseStorage, name: str, sampler: BaseSampler, task: Task, entry: Entry | None
+) -> tuple[optuna.Study, bool]:
+    """The study with its task and entry, and whether this process created it."""
     try:
         try:
             study = optuna.create_study(storage=storage, study_name=name, sampler=sampler, direction="minimize")
@@ -235,11 +236,15 @@ def _open_study(storage: BaseStorage, name: str, sampler: BaseSampler, task: Tas
         except DuplicatedStudyError:
             study = optuna.load_study(storage=storage, study_name=name, sampler=sampler)
             created = False
+            if entry is not None:
+                refuse_other_device(study, entry)
         known = read_task(study.user_attrs)
         if known is not None and known.space.digest() != task.space.digest():
             raise ArchiveError(f"study {name} is about another space: give this one another name")
         if known is None or known.to_json() != task.to_json():
             write_task(study, task)
+        if entry is not None:
+            write_entry(study, entry)
     except StorageInternalError as error:
         raise ArchiveError(f"the storage refuses to keep study {name}: {error.__cause__ or error}") from None
     return study, created

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import sqlalchemy
 from optuna.distributions import BaseDistribution, check_distribution_compatibility, distribution_to_json
@@ -250,7 +250,7 @@ class RunStorage(_CachedStorage):
         ended = datetime.datetime.now()
         with _create_scoped_session(self._backend.scoped_session) as session:
             trial = models.TrialModel.find_or_raise_by_id(trial_id, session, for_update=True)
-            self._backend.check_trial_is_updatable(trial_id, cast("TrialState", trial.state))
+            self._backend.check_trial_is_updatable(trial_id, trial.state)
             if own.params:
                 session.execute(sqlalchemy.insert(models.TrialParamModel), own.params)
             for kind in (models.TrialUserAttributeModel, models.TrialSystemAttributeModel):
