@@ -20,6 +20,7 @@ from llm_sampler.scripts.dashboard import dashboard
 from llm_sampler.scripts.kernels import kernels
 from llm_sampler.scripts.record import record
 from llm_sampler.scripts.report import report
+from llm_sampler.scripts.storage import hide_password
 from llm_sampler.scripts.tune import tune
 
 app = typer.Typer(
@@ -49,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     Args:
         arguments: Those after the program's name; None for the process's own.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
+    given = hide_password(sys.argv[1:]) if arguments is None else list(arguments)
     # Imports make many objects and no garbage: looking for it costs a fifth of a short command's time.
     gc.set_threshold(50_000, 20, 20)
     try:

@@ -40,8 +40,15 @@ def tune(
         ),
     ] = None,
     storage: Storage = DEFAULT_STORAGE,
+    workers: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Processes, each with a GPU of its own; any number on a recording."),
+    ] = None,
     study: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Keep this study apart from others of the same kernel.")
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Keep this study apart from others of the same kernel; or a study's whole name."
+        ),
     ] = None,
     replay: Annotated[
         str | None,
@@ -69,17 +76,23 @@ def tune(
 ) -> None:
     """Tune a kernel: live on this machine's GPU, or on recorded measurements where there is none.
 
-    The same command continues the same study: a run that was killed loses nothing.
+    The same command continues the same study: a run that was killed loses nothing. The same command at the same time,
+    on this machine or on others that reach the storage, works on the same study, too.
     """
+    from optuna.storages import RDBStorage
+
     from llm_sampler.scripts.closing import print_next, print_result
+    from llm_sampler.scripts.fleet import Fleet, gpus_for, private_environment
     from llm_sampler.scripts.screen import Screen
     from llm_sampler.scripts.setup import find_setup
-    from llm_sampler.studies.archive import open_storage, study_name
+    from llm_sampler.studies.archive import study_name
     from llm_sampler.studies.entry import Entry
     from llm_sampler.studies.freshness import machine_versions
     from llm_sampler.studies.loop import Limits
     from llm_sampler.studies.loop import tune as run
+    from llm_sampler.studies.patience import PatientStorage
     from llm_sampler.studies.samplers import make_sampler
+    from llm_sampler.studies.storages import close, open_any
     from llm_sampler.studies.warm import told
     from llm_sampler.studies.warm import warm_start as find_seeds
     from llm_sampler.studies.workers import requeue
@@ -92,29 +105,30 @@ def tune(
         target_speedup=target_speedup,
     )
     setup = find_setup(kernel, problem, replay, space)
+    recording = setup.recording.digest() if setup.recording else ""
+    gpus = gpus_for(workers) if workers is not None and not recording else []
+    own, device = setup.evaluator.space, setup.evaluator.device
+    name = study or ""
+    if not name.startswith(f"{setup.name}/"):
+        replayed = f"replay-{recording}" if recording else ""
+        where = setup.problem.name if setup.problem else ""
+        name = study_name(setup.name, where, device, own.digest(), replayed, *_suffixes(study, sampler, seed))
+    entry = Entry(setup.name, setup.problem, device, own.digest(), recording)
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.closing(setup.evaluator))
-        archive = open_storage(storage, on_stale=requeue)
-        stack.callback(archive.engine.dispose)
-        name = study_name(
-            setup.name,
-            setup.problem.name if setup.problem else "",
-            setup.evaluator.device,
-            setup.evaluator.space.digest(),
-            f"replay-{setup.recording.digest()}" if setup.recording else "",
-            *_suffixes(study, sampler, seed),
-        )
-        recording = setup.recording.digest() if setup.recording else ""
-        own = setup.evaluator.space
-        entry = Entry(setup.name, setup.problem, setup.evaluator.device, own.digest(), recording)
+        archive = open_any(storage, on_stale=requeue)
+        stack.callback(close, archive)
         # A seed or another sampler makes an experiment, which must not depend on what was tuned before.
         warm = warm_start if warm_start is not None else sampler == "llm" and seed is None
-        seeds = find_seeds(archive, name, entry, own, here=machine_versions()) if warm else ()
+        # A journal and a proxy cannot be searched.
+        known = archive if warm and isinstance(archive, RDBStorage) else None
+        seeds = find_seeds(known, name, entry, own, here=machine_versions()) if known is not None else ()
         screen = Screen(console, setup, limits)
         screen.begin(name, storage)
         for one in seeds:
             console.print(f"Warm start: {one.text}", markup=False)
-        with screen.running():
+        stack.enter_context(screen.running())
+        if workers is None:
             result = run(
                 setup.evaluator,
                 told(setup.task, seeds),
@@ -126,6 +140,24 @@ def tune(
                 entry=entry,
                 seeds=seeds,
             )
+        else:
+            options = {
+                "--trials": limits.trials,
+                "--timeout": timeout,
+                "--target-speedup": target_speedup,
+                "--artifacts": artifacts,
+            }
+            line = _arguments(kernel, setup, replay=replay, space=space, study=name, sampler=sampler, seed=None)
+            line += [text for option, value in options.items() if value is not None for text in (option, str(value))]
+            line.append("--warm-start" if warm else "--cold-start")
+            lines = [
+                ["tune", *line, *([] if seed is None else ["--seed", str((seed + number) % 2**32)])]
+                for number in range(workers)
+            ]
+            common = private_environment(storage, model=model, base_url=base_url)
+            environments = [{**common, **({"CUDA_VISIBLE_DEVICES": gpus[n]} if gpus else {})} for n in range(workers)]
+            watched = PatientStorage(archive) if isinstance(archive, RDBStorage) else archive
+            result = Fleet(console, watched, name, own, limits, screen).run(lines, environments)
     print_result(console, setup, result, sampler=sampler)
     again = _arguments(kernel, setup, replay=replay, space=space, study=study, sampler=sampler, seed=seed)
     print_next(console, setup, result, storage=storage, arguments=[*again, *storage_arguments(storage)])

@@ -32,7 +32,7 @@ from llm_sampler.studies.entry import Entry, refuse_other_device, write_entry
 from llm_sampler.studies.patience import PatientStorage
 from llm_sampler.studies.records import TrialRecord, read_records
 from llm_sampler.studies.result import Stopped, TuneResult, find_baseline, reference_speedup, summarize
-from llm_sampler.studies.warm import Seed, queue_seeds
+from llm_sampler.studies.warm import Seed, keep_seeds, queue_seeds
 from llm_sampler.studies.workers import Worker, recover_orphans, registered
 from llm_sampler.task import Task, read_task, write_task
 
@@ -111,7 +111,7 @@ def tune(
     """
     started = time.monotonic()
     storage = PatientStorage(storage) if isinstance(storage, RDBStorage) else storage
-    study, created = _open_study(storage, study_name, sampler, task, entry)
+    study, created = _open_study(storage, study_name, sampler, task, entry, seeds)
     with registered(study) as worker:
         run = _Run(study, evaluator, limits, worker, observer or Observer())
         recover_orphans(study)
@@ -223,7 +223,7 @@ def _measured(study: optuna.Study) -> list[FrozenTrial]:
 
 
 def _open_study(
-    storage: BaseStorage, name: str, sampler: BaseSampler, task: Task, entry: Entry | None
+    storage: BaseStorage, name: str, sampler: BaseSampler, task: Task, entry: Entry | None, seeds: Sequence[Seed]
 ) -> tuple[optuna.Study, bool]:
     """The study with its task and entry, and whether this process created it."""
     try:
@@ -232,6 +232,7 @@ def _open_study(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", ExperimentalWarning)
                 study.set_metric_names([METRIC_NAME])
+            keep_seeds(study, seeds)  # before the task: see `warm_start`
             created = True
         except DuplicatedStudyError:
             study = optuna.load_study(storage=storage, study_name=name, sampler=sampler)

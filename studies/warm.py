@@ -18,7 +18,7 @@ from llm_sampler.attributes import ARCHIVE, PROPOSED_BY, RATIONALE
 from llm_sampler.space import Configuration, Space, SpaceError, configuration_key
 from llm_sampler.studies.entry import Entry
 from llm_sampler.studies.query import relatives
-from llm_sampler.task import Task
+from llm_sampler.task import TASK_ATTRIBUTE, Task
 
 SEEDS_ATTRIBUTE = "archive:seeds"
 MOST_SEEDS = 4
@@ -88,7 +88,9 @@ def warm_start(
     except KeyError:
         pass
     else:
-        return read_seeds(storage.get_study_user_attrs(study_id))
+        attributes = storage.get_study_user_attrs(study_id)
+        if TASK_ATTRIBUTE in attributes:  # else another worker is about to write both, the same as this one
+            return read_seeds(attributes)
     found: dict[str, Seed] = {}
     for answer in relatives(storage.engine, entry.kernel, entry.problem, entry.device, allows=space.allows, here=here):
         if len(found) >= most:
@@ -120,11 +122,14 @@ def told(task: Task, seeds: Sequence[Seed]) -> Task:
     )
 
 
+def keep_seeds(study: optuna.Study, seeds: Sequence[Seed]) -> None:
+    """Keep in the study what it begins with."""
+    if seeds:
+        study.set_user_attr(SEEDS_ATTRIBUTE, [asdict(seed) for seed in seeds])
+
+
 def queue_seeds(study: optuna.Study, seeds: Sequence[Seed]) -> None:
-    """Queue the configurations, and keep in the study where they come from."""
-    if not seeds:
-        return
-    study.set_user_attr(SEEDS_ATTRIBUTE, [asdict(seed) for seed in seeds])
+    """Queue the configurations."""
     for seed in seeds:
         attributes = {PROPOSED_BY: ARCHIVE, RATIONALE: seed.text[:_MOST_RATIONALE]}
         study.enqueue_trial(seed.configuration, user_attrs=attributes)
