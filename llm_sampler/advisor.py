@@ -19,6 +19,7 @@ from llm_sampler.fetch import Batch, Call, fetch, first_call
 from llm_sampler.prompt import Briefing, PromptBuilder
 from llm_sampler.reply import Proposal
 from llm_sampler.search_space import Position
+from llm_sampler.shared_calls import Offer
 
 if TYPE_CHECKING:
     import optuna
@@ -64,6 +65,7 @@ class Advisor:
         breaker: When the model may be asked.
         answered: Whether any call has brought proposals.
         is_opening: Whether the queue's proposals are of the first batch.
+        known: Identifiers of own calls, and of those whose offers were accepted.
     """
 
     def __init__(self, model: ChatModel, settings: Settings) -> None:
@@ -71,9 +73,12 @@ class Advisor:
         self.breaker = Breaker()
         self.answered = False
         self.is_opening = False
+        self.known: set[str] = set()
         self._model = model
         self._settings = settings
         self._records: list[CallRecord] = []
+        self._offers: list[Offer] = []
+        self._has_news = False
         self._follow_up: Call | None = None
         self._done: threading.Event | None = None
         self._batch: Batch | None = None
@@ -88,6 +93,7 @@ class Advisor:
         briefing: Callable[[], Briefing],
         taken: Callable[[Mapping[str, Any]], str],
         incumbent: Position | None,
+        is_under_way: Callable[[], bool],
     ) -> str:
         """See to it that a call is under way.
 
@@ -97,9 +103,10 @@ class Advisor:
             briefing: What to tell; called only if a call is made.
             taken: Says why a configuration is not wanted.
             incumbent: Position of the best trial.
+            is_under_way: Whether another worker's call is, looked up anew.
 
         Returns:
-            Why there is none, empty if there is.
+            Why there is none, empty if there is; `UNDER_WAY` where it is another worker's.
         """
         if self._done is not None:
             return ""
@@ -115,7 +122,8 @@ class Advisor:
                 return self.breaker.reason
             self._asked_about = None if told.opening else incumbent
             self._opening = told.opening
-        if refusal := reserve(study, trial, call.id, call.tokens, self._settings.limits):
+        self.known.add(call.id)
+        if refusal := reserve(study, trial, call.id, call.tokens, self._settings.limits, is_under_way):
             return refusal
         self._follow_up = None
         self._start(call, taken)
@@ -156,12 +164,31 @@ class Advisor:
             self.queue.extend(batch.proposals)
             self._arrived_at = trial_number
             self.is_opening = self._opening
+            offer = Offer(batch.record.id, self._opening, batch.proposals, trial_number)
+            self._offers = [*(one for one in self._offers if one.trial == trial_number), offer]
+            self._has_news = True
             self.breaker.succeeded()
             self.answered = True
         elif batch.answered and batch.follow_up is None:
             self.breaker.useless(batch.record.error, trial_number)
         elif not batch.answered:
             self.breaker.failed(batch.record.error, batch.retry_after_s)
+
+    def take_offers(self) -> list[Offer]:
+        """What calls from here brought in the last trial that got anything, once; for the other workers."""
+        has_news, self._has_news = self._has_news, False
+        return self._offers if has_news else []
+
+    def accept(self, offers: Mapping[str, Offer], trial_number: int, incumbent: Position | None) -> None:
+        """Queue what calls of other workers brought, unless it is too old to be of use."""
+        for call in offers.keys() - self.known:
+            self.known.add(call)
+            self.answered = True
+            if trial_number - offers[call].trial <= 3 * self._settings.batch_size:
+                self.queue.extend(offers[call].proposals)
+                self.is_opening = offers[call].opening
+                self._asked_about = None if self.is_opening else incumbent
+                self._arrived_at = trial_number
 
     def drop_stale(self, trial_number: int, incumbent: Position | None) -> None:
         """Forget proposals of a later batch once what it was made from is out of date.

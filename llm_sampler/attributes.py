@@ -29,6 +29,8 @@ CLAIM = f"{PREFIX}claim"
 """JSON object: the configuration that a running trial has been given, name to position in its distribution."""
 RESERVED = f"{PREFIX}reserved"
 """JSON list: identifiers of the calls that count against the study's budget."""
+OFFERS = f"{PREFIX}offers"
+"""JSON list: what calls brought, for all workers: call, whether it was the opening, and proposals."""
 
 # User attributes of a study.
 MODEL = f"{PREFIX}model"

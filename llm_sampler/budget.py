@@ -6,7 +6,7 @@ several that reserve at once sees all others, so the limit is never exceeded (bu
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,8 @@ from llm_sampler.attributes import CALLS, RESERVED
 if TYPE_CHECKING:
     import optuna
     from optuna.trial import FrozenTrial
+
+UNDER_WAY = "the reply is under way"
 
 
 @dataclass(frozen=True)
@@ -108,8 +110,15 @@ def spending(trials: Iterable[FrozenTrial]) -> Spending:
     return Spending(len(estimates | actual), tokens, seconds)
 
 
-def reserve(study: optuna.Study, trial: FrozenTrial, call: str, tokens: int, limits: Limits) -> str:
-    """Reserve a call on a running trial.
+def reserve(
+    study: optuna.Study,
+    trial: FrozenTrial,
+    call: str,
+    tokens: int,
+    limits: Limits,
+    is_under_way: Callable[[], bool] = lambda: False,
+) -> str:
+    """Reserve a call on a running trial. Of several workers that do so at once one may make its call, or none.
 
     Args:
         study: The study.
@@ -117,10 +126,13 @@ def reserve(study: optuna.Study, trial: FrozenTrial, call: str, tokens: int, lim
         call: The call's identifier.
         tokens: How many it will take at most, estimated.
         limits: The study's.
+        is_under_way: Whether another worker's call is, looked up anew.
 
     Returns:
         Why it may not be made, empty if it may.
     """
+    if is_under_way():
+        return UNDER_WAY
     trials = study._get_trials(deepcopy=False, use_cache=False)
     before: list[dict[str, Any]] = next(
         (t.system_attrs.get(RESERVED, []) for t in trials if t.number == trial.number), []
@@ -132,6 +144,8 @@ def reserve(study: optuna.Study, trial: FrozenTrial, call: str, tokens: int, lim
         return refusal
     study._storage.set_trial_system_attr(trial._trial_id, RESERVED, wanted)
     refusal = spending(study._get_trials(deepcopy=False, use_cache=False)).exceeds(limits)
+    if not refusal and is_under_way():
+        refusal = UNDER_WAY
     if refusal:
         study._storage.set_trial_system_attr(trial._trial_id, RESERVED, before)
     return refusal

@@ -17,6 +17,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from llm_sampler.attributes import CLAIM
 from llm_sampler.search_space import Position, SearchSpace
+from llm_sampler.shared_calls import SharedCalls
 from llm_sampler.task import Task, read_task
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class StudyMemory:
         seen_distributions: The newest distribution of every parameter; parameters whose kind changes are left out.
         task: The study's task, None if it has none.
         waiting: Whether trials are enqueued.
+        calls: What trials tell of the workers' calls to a model.
     """
 
     def __init__(self, declared: SearchSpace | None = None) -> None:
@@ -48,6 +50,7 @@ class StudyMemory:
         self.seen_distributions: dict[str, BaseDistribution] = {}
         self.task: Task | None = None
         self.waiting = False
+        self.calls = SharedCalls()
         self._declared = declared
         self._space = declared
         self._uniform = True  # whether all finished trials had the same distributions
@@ -85,6 +88,7 @@ class StudyMemory:
         self._read_task(study)
         self._pending = {}
         self.waiting = False
+        self.calls.look_anew()
         contiguous = True
         for index in range(self._settled, len(trials)):
             trial = trials[index]
@@ -95,6 +99,7 @@ class StudyMemory:
                     self._settled = index + 1
                 continue
             contiguous = False
+            self.calls.note(trial)
             self.waiting |= trial.state == TrialState.WAITING
             if trial.number != own_number and (position := self._position(trial)) is not None:
                 self._pending.setdefault(position, trial.number)
@@ -134,6 +139,7 @@ class StudyMemory:
 
     def _add(self, trial: FrozenTrial) -> None:
         self._known.add(trial.number)
+        self.calls.note(trial)
         if trial.state not in _FINISHED:
             return
         self.finished.append(trial)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import random
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,7 +15,7 @@ from optuna.trial import FrozenTrial
 
 from llm_sampler.advisor import Advisor, Settings
 from llm_sampler.attributes import DEFAULT, INDEPENDENT, LLM, LOCAL, PROPOSED_BY
-from llm_sampler.budget import CallRecord
+from llm_sampler.budget import UNDER_WAY, CallRecord
 from llm_sampler.client import ChatModel
 from llm_sampler.distinct import DistinctSampler
 from llm_sampler.history import rows_of
@@ -26,11 +28,13 @@ from llm_sampler.policy import MODEL_BASED, SOURCES, choose, opening_source, sha
 from llm_sampler.prompt import Briefing
 from llm_sampler.reply import Proposal
 from llm_sampler.search_space import Position, SearchSpace
+from llm_sampler.shared_calls import publish
 from llm_sampler.task import Task
 
-UNDER_WAY = "the reply is under way"
 UNKNOWN_SPACE = "the space is unknown until a trial has finished"
 _LOCAL_ORIGINS = 3
+# How often a worker looks whether another's call has ended.
+_LOOK_S = 0.4
 # A batch, its follow-up, and another batch where all of the first was taken meanwhile.
 _MOST_CALLS_A_TURN = 3
 # A model whose share is smaller is asked when its turn comes.
@@ -109,10 +113,11 @@ class StudyTurns:
         """A proposal of the model, claimed and noted."""
         advisor = self._advisor
         assert advisor is not None
-        for _ in range(1 + _MOST_CALLS_A_TURN):
+        calls, until = 0, time.monotonic() + self._settings.timeout_s
+        while calls <= _MOST_CALLS_A_TURN:
             with self._distinct.lock:
                 memory = self._update(study, trial)
-                advisor.collect(trial.number)
+                self._collect(study, trial)
                 advisor.drop_stale(trial.number, self._incumbent(memory))
                 due = advisor.follow_up_is_due and advisor.breaker.allows(trial.number)
                 if not due and (values := self._from_queue(memory, study, trial, wanted)) is not None:
@@ -121,11 +126,19 @@ class StudyTurns:
                     return Turn(None, UNKNOWN_SPACE, failed=False)
                 opening = not self._ledger.started and (not advisor.answered or due)
                 refusal = self._request(memory, study, trial, opening)
-                if refusal or not self._settings.waits(opening=opening, healthy=advisor.breaker.healthy):
+                elsewhere = refusal == UNDER_WAY
+                waits = self._settings.waits(opening=opening, healthy=advisor.breaker.healthy)
+                if not waits or (refusal and not (elsewhere and time.monotonic() < until)):
                     if due and (values := self._from_queue(memory, study, trial, wanted)) is not None:
                         return Turn(values)
-                    return Turn(None, refusal or UNDER_WAY, failed=bool(refusal))
-            advisor.wait()
+                    return Turn(None, refusal or UNDER_WAY, failed=refusal not in ("", UNDER_WAY))
+            if elsewhere:
+                time.sleep(_LOOK_S * (0.5 + random.SystemRandom().random()))  # not all workers at the same moment
+                with self._distinct.lock:
+                    memory.refresh(study, trial.number)
+            else:
+                advisor.wait()
+                calls += 1
         return Turn(None, "all its proposals were taken meanwhile")
 
     def prefetch(self, study: optuna.Study, trial: FrozenTrial) -> None:
@@ -135,7 +148,7 @@ class StudyTurns:
             return
         with self._distinct.lock:
             memory = self._update(study, trial)
-            advisor.collect(trial.number)
+            self._collect(study, trial)
             if self._space(memory) is None:
                 return
             wanted = self._ledger.started and advisor.answered and not advisor.queue and advisor.breaker.healthy
@@ -149,7 +162,21 @@ class StudyTurns:
         assert space is not None
         briefing = functools.partial(self._briefing, study, memory, space, opening)
         taken = functools.partial(_taken, memory, space)
-        return self._advisor.request(study, trial, briefing, taken, self._incumbent(memory))
+        is_under_way = functools.partial(self._is_under_way, memory, study, trial)
+        return self._advisor.request(study, trial, briefing, taken, self._incumbent(memory), is_under_way)
+
+    def _is_under_way(self, memory: StudyMemory, study: optuna.Study, trial: FrozenTrial) -> bool:
+        """Whether a call of another worker is."""
+        assert self._advisor is not None
+        memory.refresh(study, trial.number)
+        return memory.calls.under_way(self._advisor.known, self._settings.timeout_s)
+
+    def _collect(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        """Take over what a call from here brought, and offer it to the other workers."""
+        assert self._advisor is not None
+        self._advisor.collect(trial.number)
+        if offers := self._advisor.take_offers():
+            publish(study, trial, offers)
 
     def _incumbent(self, memory: StudyMemory) -> Position | None:
         return next(iter(self._ledger.best_positions(memory, 1)), None)
@@ -189,6 +216,8 @@ class StudyTurns:
         memory = self._distinct.memory(study)
         memory.look(study, trial.number)
         self._ledger.update(memory, study.directions, self._sources)
+        if self._advisor is not None:
+            self._advisor.accept(memory.calls.offers, trial.number, self._incumbent(memory))
         return memory
 
     def _space(self, memory: StudyMemory) -> SearchSpace | None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +12,8 @@ from llm_sampler.objectives.measurement import Measurement
 from llm_sampler.objectives.recording import Recorded, Recording, write_recording
 from llm_sampler.scripts.main import main
 from llm_sampler.space import Parameter, Space
+
+sys.path.append(str(Path(__file__).parents[1] / "llm_sampler" / "support"))
 
 # Exit status, standard output, standard error.
 Outcome = tuple[int, str, str]
