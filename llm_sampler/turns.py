@@ -166,10 +166,10 @@ class StudyTurns:
         return self._advisor.request(study, trial, briefing, taken, self._incumbent(memory), is_under_way)
 
     def _is_under_way(self, memory: StudyMemory, study: optuna.Study, trial: FrozenTrial) -> bool:
-        """Whether a call of another worker is."""
-        assert self._advisor is not None
+        """Whether a call of another worker is, or has just brought something."""
+        known = self._advisor.known if self._advisor is not None else set()
         memory.refresh(study, trial.number)
-        return memory.calls.under_way(self._advisor.known, self._settings.timeout_s)
+        return memory.calls.under_way(known, self._settings.timeout_s) or bool(memory.calls.offers.keys() - known)
 
     def _collect(self, study: optuna.Study, trial: FrozenTrial) -> None:
         """Take over what a call from here brought, and offer it to the other workers."""
