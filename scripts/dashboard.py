@@ -39,12 +39,13 @@ def dashboard(
     """
     import webbrowser
 
-    from llm_sampler.studies.archive import existing, shown
+    from llm_sampler.studies.archive import shown
     from llm_sampler.studies.dashboard_view import dashboard_view
+    from llm_sampler.studies.storages import watching
 
     if importlib.util.find_spec("optuna_dashboard") is None:
         raise DashboardError("the dashboard needs a package: pip install 'optuna-llm-sampler[dashboard]'")
-    with existing(storage) as archive:
+    with watching(storage) as archive:
         server = make_server(dashboard_view(archive), host, port, artifacts)
         with server:
             address = f"http://{f'[{host}]' if ':' in host else host}:{server.server_port}/"

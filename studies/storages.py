@@ -18,7 +18,7 @@ from optuna.exceptions import ExperimentalWarning
 from optuna.storages import BaseStorage, JournalStorage, RDBStorage
 from optuna.trial import FrozenTrial
 
-from llm_sampler.studies.archive import ArchiveError, open_storage
+from llm_sampler.studies.archive import ArchiveError, existing, open_storage
 
 _JOURNAL, _GRPC = "journal:///", "grpc://"
 _GRPC_PORT = 13000
@@ -60,11 +60,6 @@ def open_any(url: str, *, on_stale: Callable[[optuna.Study, FrozenTrial], None] 
     if url.startswith(_GRPC):
         return _open_proxy(url)
     return open_storage(url, on_stale=on_stale)
-
-
-def is_database(url: str) -> bool:
-    """Whether the URL is one of a database, which all commands can ask."""
-    return not url.startswith(("journal:", _GRPC))
 
 
 def open_journal(url: str, *, make: bool = True) -> JournalStorage:
@@ -112,6 +107,20 @@ def copied(url: str) -> Iterator[RDBStorage]:
         yield storage
     finally:
         storage.engine.dispose()
+
+
+@contextlib.contextmanager
+def watching(url: str) -> Iterator[RDBStorage | JournalStorage]:
+    """The storage at a URL as it is at any moment, for commands that only ask; it must be there.
+
+    Raises:
+        ArchiveError: There is none, or it cannot be used.
+    """
+    if url.startswith(_JOURNAL):
+        yield open_journal(url, make=False)
+        return
+    with existing(url) as database:
+        yield database
 
 
 def close(storage: BaseStorage) -> None:

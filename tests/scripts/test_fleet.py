@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from chat_server import ChatServer, Handler, chat_server
-from database_servers import PASSWORD, NoServerError, Postgres, Server, running
+from database_servers import PASSWORD, NoServerError, Postgres, Server, fresh_database, running
 from optuna.trial import FrozenTrial, TrialState
 
 from llm_sampler.attributes import CALLS
@@ -48,10 +48,11 @@ def server() -> Iterator[ChatServer]:
 def start(package: Path, tmp_path: Path) -> Iterator[Start]:
     """Starts ``llm-sampler tune`` on a recording of matmul; everything is ended afterwards."""
     started: list[subprocess.Popen[str]] = []
-    recording = str(sorted(package.iterdir())[0])
+    small = str(sorted(package.iterdir())[0])
 
-    def start_one(*options: str, url: str = "", recording: str = recording, **variables: str) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "llm_sampler.scripts.main", "tune", "matmul", "--replay", recording, *options]
+    def start_one(*options: str, url: str = "", recording: str = "", **variables: str) -> subprocess.Popen[str]:
+        command = [sys.executable, "-m", "llm_sampler.scripts.main", "tune", "matmul", *options]
+        command += ["--replay", recording or small]
         environment = {n: v for n, v in os.environ.items() if not n.startswith(("OPENAI", "LLM_SAMPLER"))}
         environment |= {"LLM_SAMPLER_STORAGE": url, **variables} if url else variables
         started.append(
@@ -139,32 +140,43 @@ def kill(process: subprocess.Popen[str], count: int) -> None:
         os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.slow
-def test_eight_workers_on_postgresql_two_killed_and_the_server_restarted(start: Start, own_postgres: Server) -> None:
-    url = own_postgres.url().render_as_string(hide_password=False)
-    process = start("--sampler", "random", "--workers", "8", "--trials", "230", url=url)
-    wait_until(lambda: len(ended(all_trials(url))) >= 30, process)
-    kill(process, 2)
-    own_postgres.stop()
-    own_postgres.start()
-    out, err = process.communicate(timeout=200)
-    assert (process.returncode, err) == (0, "")
-    assert out.count("ended: killed by signal 9") == 2
-    # Answers that the restart cut off may leave a trial that nobody knows.
-    check_accounts(url, 230, 8, killed=2 + 6)
+# How many trials, and of which recording; the full size is as large as the shipped one allows.
+SIZES = [pytest.param((230, ""), marks=pytest.mark.slow), pytest.param((1600, "shipped"), marks=pytest.mark.exhaustive)]
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("size", SIZES, ids=["small", "full"])
+def test_eight_workers_on_postgresql_two_killed_and_the_server_restarted(
+    start: Start, own_postgres: Server, size: tuple[int, str]
+) -> None:
+    trials, recording = size
+    with fresh_database(own_postgres.url()) as url:
+        process = start("--sampler", "random", "--workers", "8", "--trials", str(trials), url=url, recording=recording)
+        wait_until(lambda: len(ended(all_trials(url))) >= trials // 8, process)
+        kill(process, 2)
+        own_postgres.stop()
+        own_postgres.start()
+        out, err = process.communicate(timeout=250)
+        assert (process.returncode, err) == (0, ""), err
+        assert out.count("ended: killed by signal 9") == 2
+        # Answers that the restart cut off may leave trials that nobody knows.
+        check_accounts(url, trials, 8, killed=2 + 6)
+
+
+@pytest.mark.parametrize("size", SIZES, ids=["small", "full"])
 @pytest.mark.parametrize("storage", ["sqlite", "journal"])
-def test_four_workers_without_a_server_two_killed(start: Start, tmp_path: Path, storage: str) -> None:
-    url = f"sqlite:///{tmp_path}/s.db" if storage == "sqlite" else f"journal:///{tmp_path}/s.log"
-    process = start("--sampler", "random", "--workers", "4", "--trials", "200", url=url)
-    wait_until(lambda: (tmp_path / url.rpartition("/")[2]).exists() and len(ended(all_trials(url))) >= 30, process)
+def test_four_workers_without_a_server_two_killed(
+    start: Start, tmp_path: Path, storage: str, size: tuple[int, str]
+) -> None:
+    trials, recording = size
+    file = tmp_path / "s"
+    url = f"sqlite:///{file}" if storage == "sqlite" else f"journal:///{file}"
+    process = start("--sampler", "random", "--workers", "4", "--trials", str(trials), url=url, recording=recording)
+    wait_until(lambda: file.exists() and len(ended(all_trials(url))) >= trials // 8, process)
     kill(process, 2)
-    out, err = process.communicate(timeout=200)
-    assert (process.returncode, err) == (0, "")
-    assert "Stopped after 20" in out
-    check_accounts(url, 200, 4, killed=2)
+    out, err = process.communicate(timeout=250)
+    assert (process.returncode, err) == (0, ""), err
+    assert out.count("ended: killed by signal 9") == 2
+    check_accounts(url, trials, 4, killed=2)
 
 
 @pytest.mark.slow
@@ -173,7 +185,7 @@ def test_workers_on_mariadb_one_killed(start: Start, mysql_url: str) -> None:
     wait_until(lambda: len(ended(all_trials(mysql_url))) >= 20, process)
     kill(process, 1)
     _, err = process.communicate(timeout=200)
-    assert (process.returncode, err) == (0, "")
+    assert (process.returncode, err) == (0, ""), err
     check_accounts(mysql_url, 80, 3, killed=1)
 
 
@@ -211,7 +223,7 @@ def test_a_study_has_one_opening_whatever_the_number_of_workers(
     variables = {"OPENAI_API_KEY": "sk-hunter2", "LLM_SAMPLER_MODEL": "m"}
     process = start("--workers", "4", "--trials", "40", "--base-url", address, url=url, **variables)
     out, err = process.communicate(timeout=100)
-    assert (process.returncode, err) == (0, "")
+    assert (process.returncode, err) == (0, ""), err
     calls = [call for trial in all_trials(url) for call in trial.user_attrs.get(CALLS, [])]
     assert [call["kind"] for call in calls].count("opening") == 1
     assert len(server.chats) == len(calls)

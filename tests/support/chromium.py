@@ -91,6 +91,11 @@ class Page:
         path.write_bytes(base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"]))
 
 
+def find_chromium() -> str | None:
+    """The program, None if there is none."""
+    return shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
 @contextlib.contextmanager
 def chromium(width: int = 1400, height: int = 1000) -> Iterator[Page]:
     """An empty page in a browser of its own.
@@ -98,7 +103,7 @@ def chromium(width: int = 1400, height: int = 1000) -> Iterator[Page]:
     Raises:
         FileNotFoundError: There is no Chromium.
     """
-    program = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    program = find_chromium()
     if program is None:
         raise FileNotFoundError(HOW_TO_GET)
     profile = Path(tempfile.mkdtemp(prefix="llm-sampler-chromium-"))
