@@ -118,6 +118,8 @@ class PatientStorage(RunStorage):
 def is_passing(error: StorageInternalError) -> bool:
     """Whether a database's failure may pass: no connection, a lost one, a deadlock; on SQLite none does."""
     cause = error.__cause__
+    if isinstance(cause, sqlalchemy.exc.PendingRollbackError):
+        return True  # after a lost connection Optuna asks its session once more, in another way
     if not isinstance(cause, sqlalchemy.exc.DBAPIError):
         return False
     local = type(cause.orig).__module__.startswith("sqlite3")

@@ -18,7 +18,7 @@ from llm_sampler.objectives.replay import ReplayEvaluator
 from llm_sampler.space import Configuration
 from llm_sampler.studies.archive import open_storage
 from llm_sampler.studies.loop import Limits, tune
-from llm_sampler.studies.patience import PatientStorage
+from llm_sampler.studies.patience import PatientStorage, is_passing
 from llm_sampler.studies.run_storage import RunStorage
 from llm_sampler.task import Task
 
@@ -83,6 +83,16 @@ def test_a_run_goes_on_when_a_call_is_lost(
     unknown = what == "answers" and method in ("create_new_trial", "set_trial_state_values")
     assert sum(trial.state == TrialState.FAIL for trial in trials) == unknown
     assert "does not answer (server closed the connection); trying again" in caplog.text
+
+
+def test_what_may_pass() -> None:
+    assert is_passing(lost())
+    again = StorageInternalError()
+    again.__cause__ = sqlalchemy.exc.PendingRollbackError("Can't reconnect until invalid transaction is rolled back.")
+    assert is_passing(again)
+    for lasting in (sqlalchemy.exc.ProgrammingError("SELECT", {}, Lost("no such table")), ValueError()):
+        again.__cause__ = lasting
+        assert not is_passing(again)
 
 
 def test_patience_ends(lose: Callable[..., None], storage: RDBStorage) -> None:
