@@ -32,7 +32,7 @@ def run(storage: BaseStorage, evaluator: ReplayEvaluator, task: Task, trials: in
 @pytest.fixture
 def proxy(url: str) -> Iterator[str]:
     """A proxy before a SQLite file."""
-    pytest.importorskip("grpc", reason="the proxy's test needs gRPC: pip install grpcio protobuf")
+    pytest.importorskip("grpc", reason="no gRPC here: pip install grpcio protobuf")
     from optuna.storages._grpc.server import make_server
 
     database = storages.open_storage(url)
@@ -71,7 +71,7 @@ def test_a_study_lives_behind_a_proxy(proxy: str, url: str, evaluator: ReplayEva
 
 
 def test_workers_of_a_proxy_that_is_away_wait_for_it(url: str, evaluator: ReplayEvaluator, task: Task) -> None:
-    pytest.importorskip("grpc", reason="the proxy's test needs gRPC: pip install grpcio protobuf")
+    pytest.importorskip("grpc", reason="no gRPC here: pip install grpcio protobuf")
     from optuna.storages._grpc.server import make_server
 
     database = storages.open_storage(url)
@@ -109,7 +109,7 @@ def test_workers_of_a_proxy_that_is_away_wait_for_it(url: str, evaluator: Replay
     ],
 )
 def test_what_cannot_be_used_is_one_line(url: str, message: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("grpc", reason="the proxy's test needs gRPC: pip install grpcio protobuf")
+    pytest.importorskip("grpc", reason="no gRPC here: pip install grpcio protobuf")
     monkeypatch.setattr(storages, "_GRPC_WAIT_S", 0.2)
     with pytest.raises(ArchiveError) as caught:
         open_any(url)
