@@ -14,7 +14,6 @@ sys.path.append(str(Path(__file__).parent / "support"))
 
 from database_servers import MariaDB, NoServerError, Postgres, Server, fresh_database, running
 
-
 # Continuous integration installs all that a test may need: there a test that finds nothing to run with has failed.
 NOTHING_SKIPPED = "LLM_SAMPLER_TEST_NOTHING_SKIPPED"
 
