@@ -112,7 +112,6 @@ def main() -> None:
         study = f"http://127.0.0.1:{server.server_port}/dashboard/studies/1"
         with chromium(1400, 1000) as page:
             shoot(page, study, _PLOTS, "dashboard-speedups.png", f"{_FIGURE}?.scrollIntoView({{block: 'center'}})")
-            shoot(page, f"{study}/trialTable", "true", "dashboard-table.png")
             shoot(page, f"{study}/trials?numbers=1", _says("as fast as the"), "dashboard-trial.png")
             shoot(page, f"{study}/note", _says("Best so far"), "dashboard-note.png")
         server.shutdown()
