@@ -23,9 +23,13 @@ class EvaluatorError(RuntimeError):
     """The machine cannot measure at all (not one configuration's fault)."""
 
 
-def usable_cores() -> int:
-    """Cores that this process may use: its affinity mask, not the machine's count."""
-    return len(os.sched_getaffinity(0))
+# Cores on which nothing is compiled: the measuring process and the study have them.
+_KEPT_CORES = 2
+
+
+def usable_cores() -> list[int]:
+    """Cores that this process may use: its affinity mask, not all of the machine's."""
+    return sorted(os.sched_getaffinity(0))
 
 
 class GpuEvaluator:
@@ -35,8 +39,8 @@ class GpuEvaluator:
         spec: The kernel.
         problem: Its input.
         device: The GPU, from `detect_device`.
-        compile_workers: Compile processes; by default all usable cores but two, which the measuring process and the
-            study keep.
+        compile_workers: Compile processes; by default as many as usable cores but two, which the measuring process
+            and the study keep.
         compile_timeout_s: Time limit for compiling one configuration.
         measure_timeout_s: Time limit for loading, checking and timing one configuration.
         settings: How long to time.
@@ -68,8 +72,11 @@ class GpuEvaluator:
         self._problem = problem
         self._device = device
         self._space = spec.space(problem, device)
-        self._workers = compile_workers or max(1, usable_cores() - 2)
-        self._compilers = ParallelProcesses(self._workers, timeout_s=compile_timeout_s)
+        cores = usable_cores()
+        self._workers = compile_workers or max(1, len(cores) - _KEPT_CORES)
+        # A compiler on the core of the measuring process would delay its launches.
+        others = cores[_KEPT_CORES:] if len(cores) > _KEPT_CORES else None
+        self._compilers = ParallelProcesses(self._workers, timeout_s=compile_timeout_s, cores=others)
         self._bench = PreparedProcess(
             worker.start, spec, problem, device, settings or TimingSettings(), timeout_s=measure_timeout_s
         )

@@ -10,8 +10,9 @@ Exceptions::
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures.process import BrokenProcessPool
 from typing import TYPE_CHECKING, Any
@@ -38,10 +39,12 @@ class ParallelProcesses:
     Args:
         count: How many.
         timeout_s: Time limit of a call.
+        cores: Where they run; None: wherever this process may.
     """
 
-    def __init__(self, count: int, *, timeout_s: float) -> None:
+    def __init__(self, count: int, *, timeout_s: float, cores: Collection[int] | None = None) -> None:
         self._count = count
+        self._cores = cores
         self._timeout_s = timeout_s
         self._lock = threading.Lock()
         self._closed = False
@@ -51,7 +54,10 @@ class ParallelProcesses:
         from pebble import ProcessPool
 
         # Spawned, not forked: a forked process cannot use CUDA.
-        return ProcessPool(self._count, context=multiprocessing.get_context("spawn"))
+        context = multiprocessing.get_context("spawn")
+        if self._cores is None:
+            return ProcessPool(self._count, context=context)
+        return ProcessPool(self._count, context=context, initializer=os.sched_setaffinity, initargs=(0, self._cores))
 
     def call(self, function: Callable[..., Any], *arguments: Any, timeout_s: float | None = None) -> Any:
         """The function's result, from another process; both must be picklable. Safe from several threads.

@@ -137,7 +137,7 @@ def compare(
     command = _command(spaces or [], wanted[0], samplers=samplers, seeds=seeds, gp_seeds=gp_seeds, baseline=chosen)
     console = Console(highlight=False, soft_wrap=True)
     log = RunLog(output / "runs.jsonl")
-    runs = _run(console, wanted, log, jobs or usable_cores(), retry_failed)
+    runs = _run(console, wanted, log, jobs or len(usable_cores()), retry_failed)
     comparison = summarize(
         runs, [file.load() for file in files], baseline=chosen, noise=fitting[0], default_first=default_first
     )

@@ -76,4 +76,13 @@ def test_defaults_and_random_configurations_on_this_gpu() -> None:
 
 
 def test_cores_follow_the_affinity_mask() -> None:
-    assert usable_cores() == len(os.sched_getaffinity(0))
+    assert set(usable_cores()) == os.sched_getaffinity(0)
+
+
+def test_nothing_is_compiled_on_the_measuring_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr("llm_sampler.objectives.gpu.ParallelProcesses", lambda *_, cores, **__: seen.append(cores))
+    for cores in ([0, 1, 4, 5, 6], [0, 1]):
+        monkeypatch.setattr("llm_sampler.objectives.gpu.usable_cores", lambda cores=cores: cores)
+        GpuEvaluator(MATMUL, MATMUL.problem("64x64x64"), device=H200)
+    assert seen == [[4, 5, 6], None]

@@ -100,3 +100,9 @@ def test_parallel_processes_outlive_a_crash_among_other_calls() -> None:
         good += [threads.submit(processes.call, operator.mul, index, 2) for index in range(4, 8)]
         assert [future.result() for future in good] == [0, 2, 4, 6, 8, 10, 12, 14]
         assert isinstance(bad.exception(), CallCrash)
+
+
+def test_processes_stay_on_their_cores() -> None:
+    core = max(os.sched_getaffinity(0))
+    with contextlib.closing(ParallelProcesses(1, timeout_s=20.0, cores=[core])) as processes:
+        assert processes.call(os.sched_getaffinity, 0) == {core}
