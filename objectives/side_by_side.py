@@ -149,12 +149,39 @@ def _configuration(
 
 
 def _references(spec: KernelSpec, compile_mode: str | None) -> dict[str, Callable[..., torch.Tensor]]:
+    compiled = {} if compile_mode is None else {COMPILED: _compiled(spec, compile_mode)}
+    return {EAGER: spec.reference, **compiled}
+
+
+def _compiled(spec: KernelSpec, mode: str) -> Callable[..., torch.Tensor]:
+    import torch
+    import torch._inductor.config
+
+    # What it times while it compiles, it times again in this process, which has the GPU for itself.
+    torch._inductor.config.autotune_local_cache = False
+    torch._dynamo.reset()
+    compiled: Callable[..., torch.Tensor] = torch.compile(spec.reference, mode=mode, dynamic=False)
+    return compiled
+
+
+def compile_reference(spec: KernelSpec, problem: Problem, mode: str) -> None:
+    """Compile the reference with `torch.compile` and run it once: its files are in the cache afterwards.
+
+    It runs beside others of its kind, each in a process of its own; `time_side_by_side` finds what they compiled.
+
+    Args:
+        spec: The kernel.
+        problem: Its input.
+        mode: Of `torch.compile`.
+    """
     import torch
 
-    if compile_mode is None:
-        return {EAGER: spec.reference}
-    torch._dynamo.reset()
-    return {EAGER: spec.reference, COMPILED: torch.compile(spec.reference, mode=compile_mode, dynamic=False)}
+    prepare()
+    inputs = spec.make_inputs(problem, 1, "cuda")
+    _compiled(spec, mode)(*inputs)
+    torch.cuda.synchronize()
+    del inputs
+    torch.cuda.empty_cache()
 
 
 def _reference(spec: KernelSpec, inputs: Inputs, name: str, compute: Callable[..., torch.Tensor]) -> Contestant:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
+import math
 import os
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -40,6 +42,12 @@ def bench(
         str, typer.Option(metavar="MODE", help=f"Mode of torch.compile: {' or '.join(_MODES)}.")
     ] = _MODES[0],
     compiled: Annotated[bool, typer.Option("--compile/--no-compile", help="Whether to time torch.compile.")] = True,
+    compile_limit_s: Annotated[
+        float, typer.Option("--compile-limit", metavar="S", min=1, help="Most seconds for compiling one reference.")
+    ] = 120.0,
+    timeout_s: Annotated[
+        float | None, typer.Option("--timeout", metavar="S", min=1, help="Begin no problem after so many seconds.")
+    ] = None,
     form: Annotated[Form, typer.Option("--format", help="text, or json.")] = "text",
     output: Annotated[Path | None, typer.Option(metavar="FILE", help="Where JSON goes; else to the screen.")] = None,
     page: Annotated[
@@ -68,9 +76,11 @@ def bench(
         raise BenchError(f"--compile-mode must be one of {', '.join(_MODES)}, got {compile_mode!r}")
     # What is shown while it runs must not get into JSON on standard output.
     console = Console(width=_WIDTH, highlight=False, stderr=form == "json" and output is None)
-    found = (
-        _read(source) if source else _measure(console, targets or [], rounds, compile_mode if compiled else "", storage)
-    )
+    if source is not None:
+        found = _read(source)
+    else:
+        limits = (compile_limit_s, math.inf if timeout_s is None else timeout_s)
+        found = _measure(console, targets or [], rounds, compile_mode if compiled else "", limits, storage)
     if form == "json":
         text = json.dumps(found.to_json(), indent=1) + "\n"
         if output is None:
@@ -99,7 +109,9 @@ def _read(path: Path) -> Bench:
         raise BenchError(f"{path.name}: {error}") from None
 
 
-def _measure(console: Console, texts: list[str], rounds: int, mode: str, storage: str) -> Bench:
+def _measure(
+    console: Console, texts: list[str], rounds: int, mode: str, limits_s: tuple[float, float], storage: str
+) -> Bench:
     from llm_sampler.objectives.device import detect_device
     from llm_sampler.objectives.gpu import EvaluatorError
     from llm_sampler.studies.bench import Bench, find_targets
@@ -115,17 +127,21 @@ def _measure(console: Console, texts: list[str], rounds: int, mode: str, storage
         )
     if missing := [name for name in GPU_PACKAGES if importlib.util.find_spec(name) is None]:
         raise EvaluatorError(f"bench needs {', '.join(missing)}: pip install 'optuna-llm-sampler[gpu]'")
+    compile_limit_s, timeout_s = limits_s
+    until = time.monotonic() + timeout_s
     with _archive(storage) as archive:
-        run = BenchRun(device, archive, rounds=rounds, compile_mode=mode or None)
+        run = BenchRun(device, archive, rounds=rounds, compile_mode=mode or None, compile_limit_s=compile_limit_s)
         rows = []
         try:
-            for row in run.rows(wanted):
+            for row in run.rows(wanted, until=until):
                 rows.append(row)
                 ratio = row.against.get("PyTorch")
                 times = f"{row.our_ms:.4g} ms" if row.our_ms else "not timed"
                 console.print(f"{row.title}: {times}{f', {ratio.value:.2f}x PyTorch' if ratio else ''}", markup=False)
         except KeyboardInterrupt:
-            console.print(f"interrupted after {len(rows)} of {len(wanted)} problems")
+            console.print("interrupted")
+    if len(rows) < len(wanted):
+        console.print(f"{len(rows)} of {len(wanted)} problems were measured")
     command = shlex.join(["llm-sampler", *sys.argv[1:]])
     found = Bench(device.name, dict(run.versions), run.date, command, rounds, mode, tuple(rows))
     console.print(headline(found), markup=False)

@@ -33,6 +33,11 @@ class Target:
     spec: KernelSpec
     problem: Problem
 
+    @property
+    def title(self) -> str:
+        """E.g. ``matmul 4096x4096x4096-fp16``."""
+        return f"{self.spec.name} {self.problem.short}"
+
 
 @dataclass(frozen=True)
 class Tuned:

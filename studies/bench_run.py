@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import functools
+import math
+import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from llm_sampler.kernels.device import Device
 from llm_sampler.objectives.compile import one_line
 from llm_sampler.objectives.device_lock import device_lock, gpu_identifier
-from llm_sampler.objectives.gpu import EvaluatorError
-from llm_sampler.objectives.isolation import CallError, PreparedProcess
+from llm_sampler.objectives.gpu import EvaluatorError, usable_cores
+from llm_sampler.objectives.isolation import CallError, ParallelProcesses, PreparedProcess
 from llm_sampler.objectives.shipped import shipped_recordings
-from llm_sampler.objectives.side_by_side import SideBySide, prepare, time_side_by_side, versions
+from llm_sampler.objectives.side_by_side import (
+    COMPILED,
+    Contestant,
+    SideBySide,
+    compile_reference,
+    prepare,
+    time_side_by_side,
+    versions,
+)
 from llm_sampler.studies.bench import DEFAULT, TUNED, Row, Target, Tuned, failed_row, make_row
 
 if TYPE_CHECKING:
     import sqlalchemy
 
-# torch.compile with max-autotune takes minutes for a product.
-_ROW_TIMEOUT_S = 600.0
+# Checking and timing; a compiled reference comes from the cache, or is left out.
+_ROW_TIMEOUT_S = 180.0
+# Beside others; the inputs of a problem and what the reference makes of them take up to 10 GB.
+_MOST_COMPILERS = 12
 
 
 def find_tuned(target: Target, device: Device, archive: sqlalchemy.Engine | None) -> Tuned:
@@ -64,10 +78,17 @@ class BenchRun:
         archive: The database where tuned configurations may be; None for no archive.
         rounds: Timed rounds of each row.
         compile_mode: Mode of `torch.compile`; None leaves it out.
+        compile_limit_s: Most seconds for compiling one reference; one that takes longer is not compiled.
     """
 
     def __init__(
-        self, device: Device, archive: sqlalchemy.Engine | None, *, rounds: int, compile_mode: str | None
+        self,
+        device: Device,
+        archive: sqlalchemy.Engine | None,
+        *,
+        rounds: int,
+        compile_mode: str | None,
+        compile_limit_s: float = 120.0,
     ) -> None:
         self.versions: dict[str, str] = {}
         self.date = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
@@ -75,17 +96,26 @@ class BenchRun:
         self._archive = archive
         self._rounds = rounds
         self._compile_mode = compile_mode
+        self._compile_limit_s = compile_limit_s
 
-    def rows(self, targets: Sequence[Target]) -> Iterator[Row]:
-        """The rows, as they are measured.
+    def rows(self, targets: Sequence[Target], *, until: float = math.inf) -> Iterator[Row]:
+        """The rows, as they are measured; what is to be compiled is compiled before the first.
+
+        Args:
+            targets: Their kernels and problems.
+            until: Value of ``time.monotonic()`` after which no row is begun.
 
         Raises:
             DeviceBusyError: Another process measures on the GPU all the time.
             EvaluatorError: The measuring process cannot start.
         """
         gpu = gpu_identifier()
+        with device_lock(gpu):
+            uncompiled = self._compile(targets, until)
         with contextlib.closing(PreparedProcess(prepare, timeout_s=_ROW_TIMEOUT_S)) as process:
             for target in targets:
+                if time.monotonic() > until:
+                    return
                 tuned = find_tuned(target, self._device, self._archive)
                 try:
                     self.versions.update(process.call(versions))
@@ -94,23 +124,54 @@ class BenchRun:
                         f"the measuring process cannot start on {self._device.name}: {error}"
                     ) from None
                 with device_lock(gpu):
-                    times = self._times(process, target, tuned)
+                    times = self._times(process, target, tuned, uncompiled.get(target.title, ""))
                 if isinstance(times, str):
                     yield failed_row(target, self._device, tuned, times)
                 else:
                     yield make_row(target, self._device, tuned, times)
 
-    def _times(self, process: PreparedProcess, target: Target, tuned: Tuned) -> SideBySide | str:
+    def _compile(self, targets: Sequence[Target], until: float) -> dict[str, str]:
+        """Fill the cache of `torch.compile`; by title, why a target's reference is not compiled."""
+        mode = self._compile_mode
+        if mode is None:
+            return {}
+        # In these modes candidates are timed: beside others, the times would be wrong.
+        count = 1 if "autotune" in mode else min(max(1, usable_cores() - 2), _MOST_COMPILERS, len(targets))
+
+        def fault(target: Target) -> str:
+            limit_s = min(self._compile_limit_s, until - time.monotonic())
+            if limit_s <= 0:
+                return "not compiled: the time is used up"
+            try:
+                processes.call(compile_reference, target.spec, target.problem, mode, timeout_s=limit_s)
+            except CallError as error:
+                return f"not compiled: {error}"
+            except Exception as error:  # noqa: BLE001 - a compiler may raise anything
+                return f"not compiled: {one_line(error)}"
+            return ""
+
+        with (
+            contextlib.closing(ParallelProcesses(count, timeout_s=self._compile_limit_s)) as processes,
+            ThreadPoolExecutor(count) as threads,
+        ):
+            return {target.title: why for target, why in zip(targets, threads.map(fault, targets), strict=True) if why}
+
+    def _times(self, process: PreparedProcess, target: Target, tuned: Tuned, uncompiled: str) -> SideBySide | str:
         """Times, or why there are none."""
         default = target.spec.space(target.problem, self._device).default
         named = {DEFAULT: default, TUNED: tuned.configuration}
         configurations = {name: one for name, one in named.items() if one is not None}
-        measure = functools.partial(time_side_by_side, rounds=self._rounds, compile_mode=self._compile_mode)
+        mode = None if uncompiled else self._compile_mode
+        measure = functools.partial(time_side_by_side, rounds=self._rounds, compile_mode=mode)
         try:
             times: SideBySide = process.call(measure, target.spec, target.problem, self._device, configurations)
         except CallError as error:
-            return f"measuring {error}"
+            if mode is None:
+                return f"measuring {error}"
+            return self._times(process, target, tuned, f"not timed: with it measuring {error}")
         except Exception as error:  # noqa: BLE001 - whatever this problem's measurement raises costs only its row
             process.replace()  # the CUDA context may be lost
             return one_line(error)
+        if uncompiled:
+            return dataclasses.replace(times, contestants=(*times.contestants, Contestant(COMPILED, fault=uncompiled)))
         return times
