@@ -136,7 +136,7 @@ class BenchRun:
         if mode is None:
             return {}
         # In these modes candidates are timed: beside others, the times would be wrong.
-        count = 1 if "autotune" in mode else min(max(1, usable_cores() - 2), _MOST_COMPILERS, len(targets))
+        count = 1 if "autotune" in mode else min(max(1, len(usable_cores()) - 2), _MOST_COMPILERS, len(targets))
 
         def fault(target: Target) -> str:
             limit_s = min(self._compile_limit_s, until - time.monotonic())
