@@ -107,18 +107,22 @@ def write_entry(study: optuna.Study, entry: Entry) -> None:
 
 
 def refuse_other_device(study: optuna.Study, entry: Entry) -> None:
-    """Refuse to measure on a device other than the study's.
+    """Refuse to measure on a device other than the study's, or to mix measurements with replayed ones.
 
     Raises:
-        ArchiveError: The study is measured on another one; the message has the line that starts one for this device.
+        ArchiveError: The study has its times from elsewhere; the message has the line that starts one for this device.
     """
     known = read_entry(study.study_name, study.user_attrs)
-    if known is not None and known.device and known.device != entry.device:
-        problem = f" --problem {entry.problem.short}" if entry.problem else ""
-        raise ArchiveError(
-            f"study {study.study_name} is measured on {known.device}, and this is {entry.device or 'unknown'}: times "
-            f"of two devices do not compare. A study of its own: llm-sampler tune {entry.kernel}{problem}"
-        )
+    if known is None or (known.device, known.recording) == (entry.device, entry.recording) or not known.device:
+        return
+    there, here = (
+        ("replayed, of " if e.recording else "of ") + (e.device or "an unknown device") for e in (known, entry)
+    )
+    problem = f" --problem {entry.problem.short}" if entry.problem else ""
+    raise ArchiveError(
+        f"the times of study {study.study_name} are {there}, and those here {here}: they do "
+        f"not compare. A study of its own: llm-sampler tune {entry.kernel}{problem}"
+    )
 
 
 def read_entry(name: str, user_attrs: Mapping[str, Any]) -> Entry | None:

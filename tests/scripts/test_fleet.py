@@ -284,7 +284,7 @@ def test_a_study_is_joined_by_its_whole_name_from_the_same_device_only(start: St
         refused = start(*options, "--study", study.study_name, "--trials", "30", *workers, url=url)
         _, err = refused.communicate(timeout=60)
         assert refused.returncode in (1, 2)
-        assert "is measured on NVIDIA A100, and this is NVIDIA H200" in err
+        assert "are replayed, of NVIDIA A100, and those here replayed, of NVIDIA H200: they do not compare" in err
         assert "A study of its own: llm-sampler tune matmul --problem 16x8192x8192-fp16\n" in err
 
 

@@ -130,8 +130,12 @@ def test_commands_that_ask_say_what_they_need(tmp_path: Path) -> None:
 
 def test_a_worker_on_another_device_is_refused(storage: RDBStorage, evaluator: ReplayEvaluator, task: Task) -> None:
     run(storage, evaluator, task, 3)
-    entry = Entry("toy", None, "Other GPU", task.space.digest(), "0123abcd")
     sampler = DistinctSampler(optuna.samplers.RandomSampler(seed=0), seed=0)
-    with pytest.raises(ArchiveError, match=r"measured on Toy GPU, and this is Other GPU: .*: llm-sampler tune toy$"):
-        tune(evaluator, task, storage=storage, study_name="s", sampler=sampler, limits=Limits(trials=9), entry=entry)
+    limits = Limits(trials=9)
+    other = Entry("toy", None, "Other GPU", task.space.digest(), "0123abcd")
+    with pytest.raises(ArchiveError, match=r"replayed, of Toy GPU, .* of Other GPU: .*: llm-sampler tune toy$"):
+        tune(evaluator, task, storage=storage, study_name="s", sampler=sampler, limits=limits, entry=other)
+    live = Entry("toy", None, evaluator.device, task.space.digest())
+    with pytest.raises(ArchiveError, match=r"are replayed, of Toy GPU, and those here of Toy GPU: they do not compare"):
+        tune(evaluator, task, storage=storage, study_name="s", sampler=sampler, limits=limits, entry=live)
     assert len(optuna.load_study(study_name="s", storage=storage).trials) == 3
