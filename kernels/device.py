@@ -10,6 +10,39 @@ from llm_sampler.space import Value
 
 
 @dataclass(frozen=True)
+class MultiprocessorLimits:
+    """What one multiprocessor holds at a time.
+
+    Attributes:
+        max_warps: Most warps, of 32 threads each.
+        max_blocks: Most blocks.
+        shared_bytes: Shared memory of all blocks together.
+        reserved_bytes: Shared memory that the system takes for each block.
+    """
+
+    max_warps: int
+    max_blocks: int
+    shared_bytes: int
+    reserved_bytes: int
+
+
+# By compute capability times ten. CUDA C++ Programming Guide, table "Technical specifications per compute capability"
+# (warps, blocks and shared memory of a multiprocessor); from 8.0 on 1 KiB is reserved a block (section on 8.x).
+LIMITS = {
+    70: MultiprocessorLimits(64, 32, 96 * 1024, 0),
+    75: MultiprocessorLimits(32, 16, 64 * 1024, 0),
+    80: MultiprocessorLimits(64, 32, 164 * 1024, 1024),
+    86: MultiprocessorLimits(48, 16, 100 * 1024, 1024),
+    87: MultiprocessorLimits(48, 16, 164 * 1024, 1024),
+    89: MultiprocessorLimits(48, 24, 100 * 1024, 1024),
+    90: MultiprocessorLimits(64, 32, 228 * 1024, 1024),
+    100: MultiprocessorLimits(64, 32, 228 * 1024, 1024),
+    103: MultiprocessorLimits(64, 32, 228 * 1024, 1024),
+    120: MultiprocessorLimits(48, 24, 100 * 1024, 1024),
+}
+
+
+@dataclass(frozen=True)
 class Device:
     """A GPU.
 
@@ -36,6 +69,11 @@ class Device:
     memory_bytes: int = 0
     peak_tflops: Mapping[str, float] = field(default_factory=dict)
     peak_tbps: float | None = None
+
+    @property
+    def limits(self) -> MultiprocessorLimits | None:
+        """What one multiprocessor holds; None for a compute capability that is not known here."""
+        return LIMITS.get(self.capability)
 
     def facts(self) -> dict[str, Value]:
         """What restrictions may name: capability, multiprocessors, shared_bytes, max_threads, registers."""

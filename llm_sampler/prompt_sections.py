@@ -19,7 +19,7 @@ from llm_sampler.source_text import abridged
 _MOST_DETAIL = 160
 _MOST_MEASURED = 6
 # Spread and bookkeeping of a measurement: true, and of no use for choosing the next one.
-_DULL = re.compile(r"p\d+_.*|.*_s|reference_.*|median_.*|.*_limit")
+_DULL = re.compile(r"p\d+_.*|.*_s|reference_.*|median_.*|.*_limit|.*_mhz|temperature_c|power_w")
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from optuna.trial import TrialState
 
 from llm_sampler.objectives.evaluate import Evaluator
 from llm_sampler.objectives.measurement import Measurement
+from llm_sampler.objectives.occupancy import with_occupancy
 from llm_sampler.space import Configuration, Space, Value, configuration_key
 
 STATUS_ATTRIBUTE = "kernel:status"
@@ -66,9 +67,11 @@ class KernelObjective:
 
     def measure(self, configuration: Configuration) -> Measurement:
         """What comes of a configuration; one that breaks a restriction is not evaluated."""
-        if faults := self.evaluator.space.faults(configuration):
+        space = self.evaluator.space
+        if faults := space.faults(configuration):
             return Measurement("restricted", detail="; ".join(faults), device=self.evaluator.device)
-        return self.evaluator.evaluate(configuration)
+        # Older recordings have registers and shared memory only.
+        return with_occupancy(self.evaluator.evaluate(configuration), configuration, space.facts)
 
     def finish(self, trial: optuna.Trial, configuration: Configuration, measurement: Measurement) -> float:
         """Store a measurement with its trial; the median time in ms.

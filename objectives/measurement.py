@@ -54,6 +54,8 @@ class Measurement:
         registers: Registers a thread.
         spills: Spilled registers a thread.
         shared_bytes: Shared memory a block.
+        blocks_per_sm: Blocks that a multiprocessor holds at a time (see ``occupancy``).
+        warps_per_sm: Their warps.
         detail: Why it failed, one line; ``required`` and ``limit`` numbers where there are some.
         versions: Versions that made it, e.g. torch, triton, driver.
     """
@@ -78,6 +80,8 @@ class Measurement:
     registers: int | None = None
     spills: int | None = None
     shared_bytes: int | None = None
+    blocks_per_sm: int | None = None
+    warps_per_sm: int | None = None
     detail: str = ""
     device: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -70,9 +70,11 @@ _EXTRAS = {
     "registers": ("registers", ""),
     "spills": ("spills", ""),
     "shared_bytes": ("shared_memory", "B"),
+    "blocks_per_sm": ("blocks_per_sm", ""),
+    "warps_per_sm": ("warps_per_sm", ""),
     "detail": ("detail", ""),
 }
-_WHOLE_NUMBERS = {"registers", "spills", "shared_bytes"}
+_WHOLE_NUMBERS = {"registers", "spills", "shared_bytes", "blocks_per_sm", "warps_per_sm"}
 _TEXTS = {"method", "stopped", "slowed_by", "detail"}
 
 

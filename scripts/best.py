@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
     import sqlalchemy
 
-    from llm_sampler.kernels import Problem
+    from llm_sampler.kernels import Device, Problem
+    from llm_sampler.objectives.occupancy import Occupancy
     from llm_sampler.space import Configuration
     from llm_sampler.studies.query import Answer
 
@@ -72,6 +73,25 @@ def _ordered(configuration: Configuration, kernel: str) -> Configuration:
     return dict(sorted(configuration.items(), key=lambda item: places.get(item[0], len(places))))
 
 
+def _occupancy(answer: Answer) -> Occupancy | None:
+    """Where the device is a known one, or this machine's, and the archive has what it takes."""
+    from llm_sampler.objectives.occupancy import occupancy
+
+    device, warps = _facts(answer.entry.device), answer.configuration.get("num_warps")
+    if device is None or answer.registers is None or answer.shared_bytes is None or not isinstance(warps, int):
+        return None
+    return occupancy(device.capability, registers=answer.registers, shared_bytes=answer.shared_bytes, warps=warps)
+
+
+def _facts(device: str) -> Device | None:
+    """A device's facts by its full name; None if it is neither a known one nor this machine's."""
+    from llm_sampler.kernels import KNOWN_DEVICES
+    from llm_sampler.objectives.device import detect_device
+
+    here = detect_device()
+    return here if here is not None and here.name == device else KNOWN_DEVICES.get(device)
+
+
 def _last_device(archive: sqlalchemy.Engine, kernel: str) -> str:
     from llm_sampler.studies.query import devices_of
 
@@ -106,13 +126,9 @@ def _problem(archive: sqlalchemy.Engine, kernel: str, text: str | None) -> Probl
 
 def _allows(kernel: str, problem: Problem | None, device: str) -> Callable[[Mapping[str, Any]], bool]:
     """Whether a configuration meets the kernel's restrictions for the problem on the device, as far as known."""
-    from llm_sampler.kernels import KERNELS, KNOWN_DEVICES
-    from llm_sampler.objectives.device import detect_device
+    from llm_sampler.kernels import KERNELS
 
-    spec, facts = KERNELS.get(kernel), KNOWN_DEVICES.get(device)
-    here = detect_device()
-    if here is not None and here.name == device:
-        facts = here
+    spec, facts = KERNELS.get(kernel), _facts(device)
     if spec is None or problem is None or facts is None:
         return lambda _: True
     checker = spec.space(problem, facts).checker
@@ -160,11 +176,13 @@ def _text(answer: Answer, notes: list[str]) -> str:
         if factor is not None
     ]
     speed = f", {' and '.join(factors)}" if factors else ""
+    held = _occupancy(answer)
     return "\n".join(
         [
             *(f"{note[0].upper()}{note[1:]}." for note in notes),
             f"{answer.median_ms:.4g} ms{speed}; best of {answer.measured:,} measured configurations "
             f"({shown_versions(answer.versions)}).",
+            *([f"A multiprocessor holds {held.text}."] if held else []),
             printable(f"Study {answer.study}, trial {answer.trial}"),
             "",
             "JSON    " + json_line(answer.configuration),
@@ -185,6 +203,7 @@ def _paste(form: Form, answer: Answer, problem: Problem | None) -> str:
 
 
 def _json(answer: Answer, problem: Problem | None) -> str:
+    held = _occupancy(answer)
     data = {
         "configuration": answer.configuration,
         "kernel": answer.entry.kernel,
@@ -195,6 +214,7 @@ def _json(answer: Answer, problem: Problem | None) -> str:
         "median_ms": answer.median_ms,
         "speedup": answer.speedup,
         "reference_speedup": answer.reference_speedup,
+        "occupancy": dataclasses.asdict(held) if held else None,
         "stale": answer.stale,
         "versions": dict(answer.versions),
         "measured": answer.measured,

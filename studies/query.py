@@ -76,6 +76,8 @@ class Answer:
         current: The versions that count today; empty if unknown.
         faster_stale_ms: Least time among stale measurements of the same studies where it is less; None otherwise.
         measured: Configurations that the studies have measured for that problem and device.
+        registers: Registers a thread; None if unknown.
+        shared_bytes: Shared memory a block; None if unknown.
     """
 
     match: Match
@@ -91,6 +93,8 @@ class Answer:
     current: Mapping[str, str]
     faster_stale_ms: float | None
     measured: int
+    registers: int | None = None
+    shared_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -281,6 +285,8 @@ def _best_of(
             current=current,
             faster_stale_ms=None if stale else faster,
             measured=measured,
+            registers=row.registers,
+            shared_bytes=row.shared_bytes,
         )
     return None
 

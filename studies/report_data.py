@@ -16,6 +16,7 @@ import optuna
 from optuna.trial import TrialState
 
 from llm_sampler.objectives.intervals import median_interval, overlap
+from llm_sampler.objectives.occupancy import Occupancy, occupancy_of
 from llm_sampler.space import Configuration, Space, Value
 from llm_sampler.studies.archive import ArchiveError
 from llm_sampler.studies.entry import Entry, read_entry, refuse_newer
@@ -46,6 +47,7 @@ class Timing:
         roofline_share: Least possible time on the device through the median; None if unknown.
         versus_default: How many times faster than the default configuration.
         versus_reference: How many times faster than PyTorch, timed interleaved where possible.
+        occupancy: Blocks and warps that a multiprocessor holds, and what limits them; empty if unknown.
         trial: The trial's number; None for PyTorch.
         configuration: None for PyTorch.
     """
@@ -58,6 +60,7 @@ class Timing:
     roofline_share: float | None
     versus_default: float | None
     versus_reference: float | None
+    occupancy: str = ""
     trial: int | None = None
     configuration: Configuration | None = None
 
@@ -279,6 +282,7 @@ def _timings(records: Sequence[TrialRecord], task: Task, best: Ranked | None) ->
             roofline_share=roofline_ms / ms if roofline_ms else None,
             versus_default=default_ms / ms if default_ms is not None else None,
             versus_reference=versus,
+            occupancy=held.text if record and (held := _occupancy(record, task)) else "",
             trial=record.number if record else None,
             configuration=record.configuration if record else None,
         )
@@ -291,6 +295,10 @@ def _timings(records: Sequence[TrialRecord], task: Task, best: Ranked | None) ->
     if reference_ms is not None:
         found.append(timing("PyTorch", reference_ms, median_interval(references), len(references), None))
     return tuple(found)
+
+
+def _occupancy(record: TrialRecord, task: Task) -> Occupancy | None:
+    return occupancy_of(record.measurement, record.configuration, task.space.facts)
 
 
 def _interval(record: TrialRecord) -> tuple[float, float] | None:

@@ -60,10 +60,13 @@ def _lines(report: Report) -> Iterator[str]:
                 percent(one.roofline_share),
                 times(one.versus_default),
                 times(one.versus_reference),
+                one.occupancy,
             )
             for one in report.timings
         ]
-        yield from table(("", "median", "95 % interval", "rate", "roofline", "vs default", "vs PyTorch"), rows)
+        yield from table(
+            ("", "median", "95 % interval", "rate", "roofline", "vs default", "vs PyTorch", "a multiprocessor"), rows
+        )
     if report.best is not None:
         yield ""
         yield printable(proposal(report))

@@ -58,6 +58,8 @@ class TrialRow:
         reference_ms: Median time of the PyTorch reference beside it; None if there was none.
         proposed_by: Who proposed it.
         versions: What made the measurement.
+        registers: Registers a thread; None if unknown.
+        shared_bytes: Shared memory a block; None if unknown.
     """
 
     trial_id: int
@@ -70,6 +72,8 @@ class TrialRow:
     reference_ms: float | None = None
     proposed_by: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+    registers: int | None = None
+    shared_bytes: int | None = None
 
 
 def read_studies(engine: sqlalchemy.Engine) -> list[StudyRow]:
@@ -207,6 +211,7 @@ def _row(
     measurement = measurement if isinstance(measurement, dict) else {}
     versions = measurement.get("versions")
     reference_ms, speedup = measurement.get("reference_ms"), attributes.get(SPEEDUP_ATTRIBUTE)
+    registers, shared_bytes = measurement.get("registers"), measurement.get("shared_bytes")
     done = state == TrialState.COMPLETE
     return TrialRow(
         trial_id=trial_id,
@@ -219,4 +224,6 @@ def _row(
         reference_ms=reference_ms if isinstance(reference_ms, int | float) else None,
         proposed_by=str(attributes.get(PROPOSED_BY) or ""),
         versions={str(n): str(v) for n, v in versions.items()} if isinstance(versions, dict) else {},
+        registers=registers if isinstance(registers, int) else None,
+        shared_bytes=shared_bytes if isinstance(shared_bytes, int) else None,
     )

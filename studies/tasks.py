@@ -72,4 +72,10 @@ def _device_facts(device: Device) -> dict[str, Value]:
     for name in ("l2_bytes", "memory_bytes", "peak_tbps"):
         if value := getattr(device, name):
             facts[name] = value
+    if (limits := device.limits) is not None:
+        facts |= {
+            "max_warps_per_sm": limits.max_warps,
+            "max_blocks_per_sm": limits.max_blocks,
+            "shared_bytes_per_sm": limits.shared_bytes,
+        }
     return facts
