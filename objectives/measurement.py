@@ -41,6 +41,7 @@ class Measurement:
         reference_ms: Median time of the PyTorch reference, timed interleaved with these samples.
         method: How launches were timed: ``queue`` or ``graph`` (see ``stopwatch``); empty if unknown.
         stopped: Why there are no more samples: ``worse``, ``precise``, ``samples`` or ``time`` (see ``timing``).
+        settings: How long was timed, in words: see ``TimingSettings``.
         sm_mhz: Least clock of the multiprocessors seen between samples; None if unknown.
         memory_mhz: Least clock of the memory; None if unknown.
         temperature_c: Greatest temperature of the GPU; None if unknown.
@@ -68,6 +69,7 @@ class Measurement:
     reference_ms: float | None = None
     method: str = ""
     stopped: str = ""
+    settings: str = ""
     sm_mhz: float | None = None
     memory_mhz: float | None = None
     temperature_c: float | None = None

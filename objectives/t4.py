@@ -60,6 +60,7 @@ _EXTRAS = {
     "reference_ms": ("reference_time", "ms"),
     "method": ("timing_method", ""),
     "stopped": ("timing_stopped", ""),
+    "settings": ("timing_settings", ""),
     "sm_mhz": ("sm_clock", "MHz"),
     "memory_mhz": ("memory_clock", "MHz"),
     "temperature_c": ("temperature", "C"),
@@ -75,7 +76,7 @@ _EXTRAS = {
     "detail": ("detail", ""),
 }
 _WHOLE_NUMBERS = {"registers", "spills", "shared_bytes", "blocks_per_sm", "warps_per_sm"}
-_TEXTS = {"method", "stopped", "slowed_by", "detail"}
+_TEXTS = {"method", "stopped", "settings", "slowed_by", "detail"}
 
 
 class ResultError(ValueError):

@@ -43,6 +43,15 @@ class TimingSettings:
     worse: float = 0.15
     reference_every: int = 2
 
+    @property
+    def text(self) -> str:
+        """In one line, as each measurement carries it."""
+        return (
+            f"{self.least_samples} to {self.most_samples} samples in {self.budget_ms:g} ms, "
+            f"enough at {100 * self.precision:g} % or {100 * self.worse:g} % worse, "
+            f"reference every {self.reference_every}, {FLUSH_BYTES // 2**20} MiB flushed"
+        )
+
     def to_json(self) -> dict[str, int | float]:
         """As JSON types, with the size of the flush."""
         return {

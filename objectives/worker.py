@@ -110,6 +110,7 @@ class _Bench:
             "reference_ms": timing.reference_ms,
             "method": timing.method,
             "stopped": timing.stopped,
+            "settings": self.settings.text,
             **self.monitor.summary(),
         }
         verdict = self.checker.check_timed(configuration)

@@ -105,3 +105,9 @@ def test_intervals_hold_the_true_median_in_spite_of_looking_early(simulated: Any
         low, high = median_interval(timing.samples) or (0.0, 0.0)
         held += low <= 0.1 <= high
     assert held >= 0.94 * 400
+
+
+def test_settings_are_one_line_of_words() -> None:
+    assert SETTINGS.text == (
+        "6 to 60 samples in 40 ms, enough at 1 % or 15 % worse, reference every 2, 256 MiB flushed"
+    )
