@@ -159,6 +159,7 @@ def _errors_in(messages: IO[bytes]) -> list[str]:
 
 def one_line(error: BaseException) -> str:
     """Type and message of what caused an exception, in one line of at most 300 characters."""
-    while error.__cause__ is not None:
+    # What came from another process has its traceback there as its cause.
+    while error.__cause__ is not None and not type(error.__cause__).__name__.endswith("RemoteTraceback"):
         error = error.__cause__
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]

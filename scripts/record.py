@@ -107,7 +107,7 @@ def _record_problem(
                 versions=versions,
                 date=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
                 chosen=chosen,
-                method={**settings.to_json(), "timer": "CUDA events, launches by queue or graph, reference interleaved"},
+                method={**settings.to_json(), "timer": "CUDA events, by queue or graph, reference interleaved"},
             )
             output.mkdir(parents=True, exist_ok=True)
             write_recording(path, finished)

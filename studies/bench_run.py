@@ -111,7 +111,7 @@ class BenchRun:
         """
         gpu = gpu_identifier()
         with device_lock(gpu):
-            uncompiled = self._compile(targets, until)
+            uncompiled = self.compile_references(targets, until=until)
         with contextlib.closing(PreparedProcess(prepare, timeout_s=_ROW_TIMEOUT_S)) as process:
             for target in targets:
                 if time.monotonic() > until:
@@ -130,7 +130,7 @@ class BenchRun:
                 else:
                     yield make_row(target, self._device, tuned, times)
 
-    def _compile(self, targets: Sequence[Target], until: float) -> dict[str, str]:
+    def compile_references(self, targets: Sequence[Target], *, until: float = math.inf) -> dict[str, str]:
         """Fill the cache of `torch.compile`; by title, why a target's reference is not compiled."""
         mode = self._compile_mode
         if mode is None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+import time
 import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
+import slow_references
 
 from llm_sampler.kernels import H200, KERNELS, KernelError, find_kernel
 from llm_sampler.objectives.recording import Recording
 from llm_sampler.objectives.shipped import find_recording
 from llm_sampler.objectives.side_by_side import COMPILED, COPY, EAGER, Contestant, SideBySide
+from llm_sampler.studies import bench_run
 from llm_sampler.studies.bench import (
     DEFAULT,
     TUNED,
@@ -28,7 +31,7 @@ from llm_sampler.studies.bench import (
 )
 from llm_sampler.studies.bench_page import cells, faults, markdown, summary_lines
 from llm_sampler.studies.bench_picture import groups, picture
-from llm_sampler.studies.bench_run import find_tuned
+from llm_sampler.studies.bench_run import BenchRun, find_tuned
 
 SOFTMAX, MATMUL = find_kernel("softmax"), find_kernel("matmul")
 CONFIGURATION = {**SOFTMAX.defaults[0], "num_warps": 8}
@@ -177,3 +180,19 @@ def test_tuned_comes_from_the_shipped_recording_of_this_device() -> None:
     unknown = find_tuned(Target(SOFTMAX, SOFTMAX.problem("96x128")), H200, None)
     assert unknown.configuration is None
     assert "not tuned" in unknown.source
+
+
+def test_a_reference_that_hangs_or_crashes_while_it_is_compiled_costs_only_its_column(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bench_run, "compile_reference", slow_references.compile_reference)
+    targets = [Target(SOFTMAX, SOFTMAX.problem(f"{rows}x64")) for rows in (1, 2, 3, 4)]
+    run = BenchRun(H200, None, rounds=10, compile_mode="default", compile_limit_s=3)
+    assert run.compile_references(targets) == {
+        "softmax 1x64-fp16": "not compiled: took longer than 3 s",
+        "softmax 2x64-fp16": "not compiled: ended its process with exit code -6",
+        "softmax 3x64-fp16": "not compiled: ValueError: no such operation",
+    }
+    late = run.compile_references(targets[3:], until=time.monotonic() - 1)
+    assert late == {"softmax 4x64-fp16": "not compiled: the time is used up"}
+    assert BenchRun(H200, None, rounds=10, compile_mode=None).compile_references(targets) == {}
