@@ -84,7 +84,10 @@ class _Bench:
         finally:
             triton.knobs.runtime.launch_enter_hook.remove(self._note_launch)
         binaries = [self.binaries[function] for function in self.launched]
-        registers, spills, shared_bytes = (max(column) for column in zip(*binaries, strict=True))
+        # What launches no Triton kernel has none of these.
+        registers, spills, shared_bytes = (
+            (max(column) for column in zip(*binaries, strict=True)) if binaries else (None, None, None)
+        )
         facts: dict[str, Any] = {
             "error": verdict.error,
             "error_limit": verdict.limit,
