@@ -116,7 +116,7 @@ H100 = Device(
     shared_bytes=232_448,
     l2_bytes=52_428_800,
     memory_bytes=85_899_345_920,
-    peak_tflops={"fp16": 989.4, "bf16": 989.4, "fp32": 66.9},
+    peak_tflops={"fp8": 1978.9, "fp16": 989.4, "bf16": 989.4, "fp32": 66.9},
     peak_tbps=3.35,
 )
 H200 = Device(
@@ -126,7 +126,7 @@ H200 = Device(
     shared_bytes=232_448,
     l2_bytes=62_914_560,
     memory_bytes=150_754_820_096,
-    peak_tflops={"fp16": 989.4, "bf16": 989.4, "fp32": 66.9},
+    peak_tflops={"fp8": 1978.9, "fp16": 989.4, "bf16": 989.4, "fp32": 66.9},
     peak_tbps=4.8,
 )
 KNOWN_DEVICES = {device.name: device for device in (A100, H100, H200)}
