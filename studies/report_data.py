@@ -298,7 +298,7 @@ def _timings(records: Sequence[TrialRecord], task: Task, best: Ranked | None) ->
 
 
 def _occupancy(record: TrialRecord, task: Task) -> Occupancy | None:
-    return occupancy_of(record.measurement, record.configuration, task.space.facts)
+    return occupancy_of(record.measurement, record.configuration, {**task.space.facts, **task.device})
 
 
 def _interval(record: TrialRecord) -> tuple[float, float] | None:

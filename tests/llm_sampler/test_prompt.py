@@ -95,6 +95,24 @@ def test_a_refinement_tells_the_task_the_history_and_what_is_open() -> None:
     assert text.rindex("1 ms with tile=32") > text.index('name="open"')  # the incumbent comes last, before the request
 
 
+def test_rows_tell_what_was_measured_beside_the_time_but_not_the_devices_weather() -> None:
+    facts: list[dict[str, object]] = [
+        {
+            "blocks_per_sm": count,
+            "registers": 255,
+            "sm_mhz": 1980 - count,
+            "temperature_c": 50 + count,
+            "power_w": count,
+        }
+        for count in range(6)
+    ]
+    rows = [dataclasses.replace(row, measured=measured) for row, measured in zip(ROWS, facts, strict=True)]
+    text = text_of(briefing(rows=rows))
+    assert "| blocks_per_sm 1, 50 % of roofline |" in text
+    assert "registers" not in text  # they do not differ
+    assert not any(name in text for name in ("sm_mhz", "temperature_c", "power_w"))
+
+
 def test_an_opening_asks_for_families_and_for_pairs() -> None:
     text = text_of(briefing(rows=[], opening=True))
     assert "safe" in text

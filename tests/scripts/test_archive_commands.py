@@ -62,10 +62,14 @@ def test_best_prints_the_best_in_every_form(tuned: Run) -> None:
     assert out.startswith("Exact match: matmul 4096x4096x4096-fp16 on NVIDIA H200.\n")
     assert f"{best.value:.4g} ms, " in out
     assert "best of 8 measured configurations" in out
+    held = "2 blocks, 16 warps (25 %), limited by registers"  # 128 registers a thread, 8 warps a block
+    assert f"\nA multiprocessor holds {held}.\n" in out
+    assert held in tuned("report", "M4096-", "--format", "text")[1]
     assert json.loads(re.search(r"^JSON    (.*)$", out, re.MULTILINE)[1]) == best.params  # type: ignore[index]
     _, out, err = tuned("best", "matmul", "--format", "json")
     data = json.loads(out)
     assert (data["configuration"], data["median_ms"], data["match"], err) == (best.params, best.value, "exact", "")
+    assert data["occupancy"] == {"blocks": 2, "warps": 16, "share": 0.25, "limit": "registers"}
     _, out, err = tuned("best", "matmul", "--format", "triton")
     call = ast.parse(out.strip(), mode="eval").body
     assert isinstance(call, ast.Call)
