@@ -100,7 +100,7 @@ def wait_until(condition: Callable[[], bool], process: subprocess.Popen[str], ti
     while time.monotonic() < until and process.poll() is None:
         if condition():
             return
-        time.sleep(0.05)
+        time.sleep(0.2)
     raise AssertionError(f"it never came true; the process: {process.poll()}, {process.communicate(timeout=60)}")
 
 
@@ -141,7 +141,7 @@ def kill(process: subprocess.Popen[str], count: int) -> None:
 
 
 # How many trials, and of which recording; the full size is as large as the shipped one allows.
-SIZES = [pytest.param((230, ""), marks=pytest.mark.slow), pytest.param((1600, "shipped"), marks=pytest.mark.exhaustive)]
+SIZES = [pytest.param((160, ""), marks=pytest.mark.slow), pytest.param((1600, "shipped"), marks=pytest.mark.exhaustive)]
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["small", "full"])
@@ -181,12 +181,12 @@ def test_four_workers_without_a_server_two_killed(
 
 @pytest.mark.slow
 def test_workers_on_mariadb_one_killed(start: Start, mysql_url: str) -> None:
-    process = start("--sampler", "random", "--workers", "3", "--trials", "80", url=mysql_url)
-    wait_until(lambda: len(ended(all_trials(mysql_url))) >= 20, process)
+    process = start("--sampler", "random", "--workers", "2", "--trials", "60", url=mysql_url)
+    wait_until(lambda: len(ended(all_trials(mysql_url))) >= 15, process)
     kill(process, 1)
     _, err = process.communicate(timeout=200)
     assert (process.returncode, err) == (0, ""), err
-    check_accounts(mysql_url, 80, 3, killed=1)
+    check_accounts(mysql_url, 60, 2, killed=1)
 
 
 def test_workers_carry_on_without_the_one_that_started_them(start: Start, tmp_path: Path) -> None:
@@ -280,10 +280,10 @@ def test_a_study_is_joined_by_its_whole_name_from_the_same_device_only(start: St
     entry = {**study.user_attrs["archive:entry"], "device": "NVIDIA A100"}
     storage.set_study_user_attr(study._study_id, "archive:entry", entry)
     close(storage)
-    for workers in ((), ("--workers", "2")):
+    for workers, status in (((), 2), (("--workers", "1"), 1)):
         refused = start(*options, "--study", study.study_name, "--trials", "30", *workers, url=url)
         _, err = refused.communicate(timeout=60)
-        assert refused.returncode in (1, 2)
+        assert refused.returncode == status
         assert "are replayed, of NVIDIA A100, and those here replayed, of NVIDIA H200: they do not compare" in err
         assert "A study of its own: llm-sampler tune matmul --problem 16x8192x8192-fp16\n" in err
 
