@@ -96,7 +96,9 @@ class CompileOnlyDriver:
 _drivers: dict[str, CompileOnlyDriver] = {}
 
 
-def compile_configuration(spec: KernelSpec, problem: Problem, configuration: Configuration, device: Device) -> Compiled:
+def compile_configuration(
+    spec: KernelSpec, problem: Problem, configuration: Configuration, device: Device, *, thorough: bool = False
+) -> Compiled:
     """Compile one configuration, for the problem and those it is checked on; leaves the compile-only driver active.
 
     Args:
@@ -104,6 +106,7 @@ def compile_configuration(spec: KernelSpec, problem: Problem, configuration: Con
         problem: Its input: Triton specializes integer arguments for these sizes (divisible by 16, equal to 1).
         configuration: What to compile.
         device: What to compile for; it need not be there.
+        thorough: Also for the odd sizes on which one is checked that is handed to someone.
     """
     import triton
     from triton.runtime.errors import OutOfResources
@@ -117,7 +120,8 @@ def compile_configuration(spec: KernelSpec, problem: Problem, configuration: Con
     shared_bytes = None
     with _compiler_messages() as messages:
         try:
-            for one in (problem, *_checked(spec, problem, configuration, device)):
+            checked = (*spec.check_problems(problem), *(spec.odd_problems(problem) if thorough else ()))
+            for one in (problem, *(one for one in checked if spec.space(one, device).allows(configuration))):
                 inputs = spec.make_inputs(one, 0, "meta")
                 spec.launch(inputs, spec.make_output(inputs), configuration)
                 shared_bytes = shared_bytes or driver.shared_bytes
@@ -128,11 +132,6 @@ def compile_configuration(spec: KernelSpec, problem: Problem, configuration: Con
         if status == "compile_error":
             detail = "; ".join([detail, *_errors_in(messages)])[:500]
     return Compiled(status, time.perf_counter() - started, shared_bytes or driver.shared_bytes, detail)
-
-
-def _checked(spec: KernelSpec, problem: Problem, configuration: Configuration, device: Device) -> Iterator[Problem]:
-    """The small problems on which it will be checked, which may need other binaries."""
-    return (small for small in spec.check_problems(problem) if spec.space(small, device).allows(configuration))
 
 
 @contextlib.contextmanager

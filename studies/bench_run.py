@@ -8,12 +8,12 @@ import datetime
 import functools
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from llm_sampler.kernels.device import Device
-from llm_sampler.objectives.compile import one_line
+from llm_sampler.objectives.compile import Compiled, compile_configuration, one_line
 from llm_sampler.objectives.device_lock import device_lock, gpu_identifier
 from llm_sampler.objectives.gpu import EvaluatorError, usable_cores
 from llm_sampler.objectives.isolation import CallError, ParallelProcesses, PreparedProcess
@@ -32,10 +32,12 @@ from llm_sampler.studies.bench import DEFAULT, TUNED, Row, Target, Tuned, failed
 if TYPE_CHECKING:
     import sqlalchemy
 
+    from llm_sampler.space import Configuration
+
 # Checking and timing; a compiled reference comes from the cache, or is left out.
 _ROW_TIMEOUT_S = 180.0
 # Beside others; the inputs of a problem and what the reference makes of them take up to 10 GB.
-_MOST_COMPILERS = 12
+_MOST_REFERENCES = 12
 
 
 def find_tuned(target: Target, device: Device, archive: sqlalchemy.Engine | None) -> Tuned:
@@ -68,6 +70,10 @@ def find_tuned(target: Target, device: Device, archive: sqlalchemy.Engine | None
                 when = f", {header.date[:10]}" if header.date else ""
                 return Tuned(result.configuration, f"recording of {len(timed):,} configurations{when}")
     return Tuned(None, "not tuned: neither the archive nor a recording has this problem on this device")
+
+
+def _compilers() -> int:
+    return max(1, len(usable_cores()) - 2)
 
 
 class BenchRun:
@@ -110,13 +116,14 @@ class BenchRun:
             EvaluatorError: The measuring process cannot start.
         """
         gpu = gpu_identifier()
+        found = [find_tuned(target, self._device, self._archive) for target in targets]
+        self._compile_kernels(targets, found)
         with device_lock(gpu):
             uncompiled = self.compile_references(targets, until=until)
         with contextlib.closing(PreparedProcess(prepare, timeout_s=_ROW_TIMEOUT_S)) as process:
-            for target in targets:
+            for target, tuned in zip(targets, found, strict=True):
                 if time.monotonic() > until:
                     return
-                tuned = find_tuned(target, self._device, self._archive)
                 try:
                     self.versions.update(process.call(versions))
                 except Exception as error:  # noqa: BLE001 - torch and the driver raise many kinds
@@ -130,13 +137,37 @@ class BenchRun:
                 else:
                     yield make_row(target, self._device, tuned, times)
 
+    def _compile_kernels(self, targets: Sequence[Target], found: Sequence[Tuned]) -> None:
+        """Fill Triton's cache; what does not compile here does not either where it is measured, which says why."""
+        calls = [
+            functools.partial(compile_configuration, target.spec, target.problem, one, self._device, thorough=True)
+            for target, tuned in zip(targets, found, strict=True)
+            for one in self._configurations(target, tuned).values()
+        ]
+        count = min(_compilers(), max(1, len(calls)))
+
+        def call(one: Callable[[], Compiled]) -> None:
+            with contextlib.suppress(CallError):
+                processes.call(one)
+
+        with (
+            contextlib.closing(ParallelProcesses(count, timeout_s=self._compile_limit_s)) as processes,
+            ThreadPoolExecutor(count) as threads,
+        ):
+            list(threads.map(call, calls))
+
+    def _configurations(self, target: Target, tuned: Tuned) -> dict[str, Configuration]:
+        default = target.spec.space(target.problem, self._device).default
+        named = {DEFAULT: default, TUNED: tuned.configuration}
+        return {name: one for name, one in named.items() if one is not None}
+
     def compile_references(self, targets: Sequence[Target], *, until: float = math.inf) -> dict[str, str]:
         """Fill the cache of `torch.compile`; by title, why a target's reference is not compiled."""
         mode = self._compile_mode
         if mode is None:
             return {}
         # In these modes candidates are timed: beside others, the times would be wrong.
-        count = 1 if "autotune" in mode else min(max(1, len(usable_cores()) - 2), _MOST_COMPILERS, len(targets))
+        count = 1 if "autotune" in mode else min(_compilers(), _MOST_REFERENCES, len(targets))
 
         def fault(target: Target) -> str:
             limit_s = min(self._compile_limit_s, until - time.monotonic())
@@ -158,9 +189,7 @@ class BenchRun:
 
     def _times(self, process: PreparedProcess, target: Target, tuned: Tuned, uncompiled: str) -> SideBySide | str:
         """Times, or why there are none."""
-        default = target.spec.space(target.problem, self._device).default
-        named = {DEFAULT: default, TUNED: tuned.configuration}
-        configurations = {name: one for name, one in named.items() if one is not None}
+        configurations = self._configurations(target, tuned)
         mode = None if uncompiled else self._compile_mode
         measure = functools.partial(time_side_by_side, rounds=self._rounds, compile_mode=mode)
         try:
