@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import optuna
 import pytest
 import sqlalchemy.exc
-from database_servers import NoServerError, Postgres, Server, running
+from database_servers import NoServerError, Postgres, Server, fresh_database, running
 from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from optuna.trial import TrialState
@@ -20,6 +22,7 @@ from llm_sampler.studies.archive import open_storage
 from llm_sampler.studies.loop import Limits, tune
 from llm_sampler.studies.patience import PatientStorage, is_passing
 from llm_sampler.studies.run_storage import RunStorage
+from llm_sampler.studies.storages import close, open_any
 from llm_sampler.task import Task
 
 
@@ -134,25 +137,49 @@ class SlowEvaluator(ReplayEvaluator):
         return super().evaluate(configuration)
 
 
-def test_a_run_outlives_its_server(own_postgres: Server, evaluator: ReplayEvaluator, task: Task) -> None:
-    storage = open_storage(own_postgres.url().render_as_string(hide_password=False))
-    sampler = DistinctSampler(optuna.samplers.RandomSampler(seed=0), seed=0)
+@pytest.mark.parametrize("proxy", [False, True], ids=["direct", "proxy"])
+def test_a_run_outlives_its_server(own_postgres: Server, evaluator: ReplayEvaluator, task: Task, proxy: bool) -> None:
+    with contextlib.ExitStack() as stack:
+        url = stack.enter_context(fresh_database(own_postgres.url()))
+        if proxy:
+            url = stack.enter_context(proxy_before(url))
+        storage = open_any(url)
+        stack.callback(close, storage)
+        sampler = DistinctSampler(optuna.samplers.RandomSampler(seed=0), seed=0)
 
-    def restart() -> None:
-        for _ in range(2):
-            time.sleep(0.3)
-            own_postgres.stop()
-            own_postgres.start()
+        def restart() -> None:
+            for _ in range(2):
+                time.sleep(0.3)
+                own_postgres.stop()
+                own_postgres.start()
 
-    thread = threading.Thread(target=restart)
-    thread.start()
-    slow = SlowEvaluator(evaluator.recording)
-    result = tune(slow, task, storage=storage, study_name="s", sampler=sampler, limits=Limits(trials=70))
-    assert thread.is_alive() or result.seconds > 0.6  # else the run was over before the server was stopped
-    thread.join()
-    assert result.measured == 70
-    done = [record for record in result.records if record.measured]
-    assert len({record.key for record in done}) == 70
-    states = {record.state for record in result.records}
-    assert states <= {TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL}
-    storage.engine.dispose()
+        thread = threading.Thread(target=restart)
+        thread.start()
+        slow = SlowEvaluator(evaluator.recording)
+        result = tune(slow, task, storage=storage, study_name="s", sampler=sampler, limits=Limits(trials=70))
+        assert thread.is_alive() or result.seconds > 0.6  # else the run was over before the server was stopped
+        thread.join()
+        assert result.measured == 70
+        done = [record for record in result.records if record.measured]
+        assert len({record.key for record in done}) == 70
+        states = {record.state for record in result.records}
+        assert states <= {TrialState.COMPLETE, TrialState.PRUNED, TrialState.FAIL}
+
+
+@contextlib.contextmanager
+def proxy_before(url: str) -> Iterator[str]:
+    """A gRPC proxy before a database."""
+    pytest.importorskip("grpc", reason="no gRPC here: pip install grpcio protobuf")
+    from optuna.storages._grpc.server import make_server
+
+    database = open_storage(url)
+    threads = ThreadPoolExecutor(4)
+    server = make_server(optuna.storages.get_storage(database), "127.0.0.1", 0, threads)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    try:
+        yield f"grpc://127.0.0.1:{port}"
+    finally:
+        server.stop(None).wait()
+        threads.shutdown()
+        database.engine.dispose()
