@@ -30,6 +30,7 @@ class TimingSettings:
             precision is not decided before twice as many.
         most_samples: Timed launches at most.
         budget_ms: Once the timed launches have taken so long, ms, none is added.
+        contender_budget_ms: The same for what may be the best: its interval does not lie above the incumbent's time.
         precision: Enough is a 95 % interval of the median this narrow, relative to the median.
         worse: Enough is an interval wholly above the incumbent's time by this share of it. An H200's clocks make the
             same kernel drift by 10 % between two measurements.
@@ -39,6 +40,7 @@ class TimingSettings:
     least_samples: int = 6
     most_samples: int = 60
     budget_ms: float = 40.0
+    contender_budget_ms: float = 160.0
     precision: float = 0.01
     worse: float = 0.15
     reference_every: int = 2
@@ -48,6 +50,7 @@ class TimingSettings:
         """In one line, as each measurement carries it."""
         return (
             f"{self.least_samples} to {self.most_samples} samples in {self.budget_ms:g} ms, "
+            f"{self.contender_budget_ms:g} for contenders, "
             f"enough at {100 * self.precision:g} % or {100 * self.worse:g} % worse, "
             f"reference every {self.reference_every}, {FLUSH_BYTES // 2**20} MiB flushed"
         )
@@ -58,6 +61,7 @@ class TimingSettings:
             "least_samples": self.least_samples,
             "most_samples": self.most_samples,
             "budget_ms": self.budget_ms,
+            "contender_budget_ms": self.contender_budget_ms,
             "precision": self.precision,
             "worse": self.worse,
             "reference_every": self.reference_every,
@@ -156,7 +160,7 @@ def time_beside_reference(
     reference_samples: list[float] = []
     stopped: Stopped | None = None
     while stopped is None:
-        count = next_samples(samples, sum(samples) + sum(reference_samples), settings)
+        count = next_samples(samples, sum(samples) + sum(reference_samples), settings, incumbent_ms)
         launches = [
             launch
             for index in range(len(samples), len(samples) + count)
@@ -190,17 +194,26 @@ def enough(
             return "precise"
     if len(samples) >= settings.most_samples:
         return "samples"
-    if len(samples) >= settings.least_samples and spent_ms >= settings.budget_ms:
+    if len(samples) >= settings.least_samples and spent_ms >= _budget_ms(samples, settings, incumbent_ms):
         return "time"
     return None
 
 
-def next_samples(samples: Sequence[float], spent_ms: float, settings: TimingSettings) -> int:
+def next_samples(
+    samples: Sequence[float], spent_ms: float, settings: TimingSettings, incumbent_ms: float | None
+) -> int:
     """How many samples the next block takes: few at first, then as many again, within what is left.
 
     Each look at the samples costs a wait for the GPU, so blocks grow.
     """
     if not samples:
         return settings.least_samples
-    affordable = int((settings.budget_ms - spent_ms) * len(samples) / max(spent_ms, 1e-3))
+    left_ms = _budget_ms(samples, settings, incumbent_ms) - spent_ms
+    affordable = int(left_ms * len(samples) / max(spent_ms, 1e-3))
     return max(1, min(len(samples), affordable, settings.most_samples - len(samples)))
+
+
+def _budget_ms(samples: Sequence[float], settings: TimingSettings, incumbent_ms: float | None) -> float:
+    interval = median_interval(samples)
+    worse = incumbent_ms is not None and interval is not None and interval[0] > incumbent_ms
+    return settings.budget_ms if worse else settings.contender_budget_ms

@@ -88,12 +88,24 @@ def test_slow_kernels_stop_when_the_time_is_used_up(simulated: Any) -> None:
     assert len(timing.samples) == SETTINGS.least_samples
 
 
+def test_a_slow_contender_gets_more_time_than_what_is_worse(simulated: Any) -> None:
+    taken = {}
+    for incumbent_ms in (1.62, 1.48):
+        watch = simulated({kernel: 1.6, reference: 1.6}, noise=0.03)
+        timing = time_beside_reference(kernel, reference, stopwatch=watch, settings=SETTINGS, incumbent_ms=incumbent_ms)
+        assert timing.stopped in ("time", "samples")
+        taken[incumbent_ms] = len(timing.samples)
+    assert taken[1.62] == 60
+    assert taken[1.48] < 20
+
+
 def test_blocks_grow_within_samples_and_time() -> None:
-    assert next_samples([], 0.0, SETTINGS) == SETTINGS.least_samples
-    assert next_samples([0.1] * 6, 0.9, SETTINGS) == 6
-    assert next_samples([0.1] * 50, 7.5, SETTINGS) == SETTINGS.most_samples - 50
-    assert next_samples([4.0] * 6, 36.0, SETTINGS) == 1
-    assert next_samples([0.0] * 6, 0.0, SETTINGS) == 6  # a clock too coarse for the kernel divides nothing by zero
+    assert next_samples([], 0.0, SETTINGS, None) == SETTINGS.least_samples
+    assert next_samples([0.1] * 6, 0.9, SETTINGS, None) == 6
+    assert next_samples([0.1] * 50, 7.5, SETTINGS, None) == SETTINGS.most_samples - 50
+    assert next_samples([4.0] * 6, 36.0, SETTINGS, 3.9) == 1
+    assert next_samples([4.0] * 6, 36.0, SETTINGS, 4.1) == 6  # it may be the best
+    assert next_samples([0.0] * 6, 0.0, SETTINGS, None) == 6  # too coarse a clock divides nothing by zero
 
 
 def test_intervals_hold_the_true_median_in_spite_of_looking_early(simulated: Any) -> None:
@@ -109,5 +121,5 @@ def test_intervals_hold_the_true_median_in_spite_of_looking_early(simulated: Any
 
 def test_settings_are_one_line_of_words() -> None:
     assert SETTINGS.text == (
-        "6 to 60 samples in 40 ms, enough at 1 % or 15 % worse, reference every 2, 256 MiB flushed"
+        "6 to 60 samples in 40 ms, 160 for contenders, enough at 1 % or 15 % worse, reference every 2, 256 MiB flushed"
     )
