@@ -158,16 +158,21 @@ class Fleet:
 
     def _look(self) -> None:
         """Show the observer the trials that have ended since the last look."""
-        for record in self._records():
-            if record.state.is_finished() and record.number not in self._seen:
-                self._seen.add(record.number)
-                self.observer.on_trial(record)
+        study = self._find_study()
+        for trial in [] if study is None else study.get_trials(deepcopy=False):
+            if trial.state.is_finished() and trial.number not in self._seen:
+                self._seen.add(trial.number)
+                self.observer.on_trial(TrialRecord.from_trial(trial))
 
     def _records(self) -> list[TrialRecord]:
+        study = self._find_study()
+        return [] if study is None else read_records(study)
+
+    def _find_study(self) -> optuna.Study | None:
         if self._study is None:
             with contextlib.suppress(KeyError):  # no worker has created it yet
                 self._study = optuna.load_study(study_name=self.study_name, storage=self.storage)
-        return [] if self._study is None else read_records(self._study)
+        return self._study
 
     def _tell(self, worker: _Worker) -> None:
         status = worker.status or 0
