@@ -19,7 +19,14 @@ STORAGE_VARIABLE = "LLM_SAMPLER_STORAGE"
 HIDDEN_VARIABLE = "LLM_SAMPLER_HIDDEN_STORAGE"
 
 # From the environment, a URL with a password is not seen by other users' `ps`.
-Storage = Annotated[str, typer.Option(metavar="URL", envvar=STORAGE_VARIABLE, help="The archive: a database, or journal:///FILE; tune also takes grpc://HOST.")]
+Storage = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        envvar=STORAGE_VARIABLE,
+        help="The archive: a database, or journal:///FILE; tune also takes grpc://HOST.",
+    ),
+]
 Artifacts = Annotated[
     Path, typer.Option(metavar="FOLDER", help="Keeps requests to an LLM and its replies, for `llm-sampler dashboard`.")
 ]
