@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
+from llm_sampler.objectives import stopwatch
 from llm_sampler.objectives.clocks import ClockMonitor
 
 
@@ -91,3 +93,38 @@ def test_without_the_library_everything_is_unknown() -> None:
     monitor = ClockMonitor()
     assert monitor.look()
     assert monitor.summary() == {}
+
+
+class Blocks(stopwatch.CudaStopwatch):
+    """Blocks that take as many ms as there were blocks; no GPU."""
+
+    def __init__(self, monitor: ClockMonitor, reasons: list[int]) -> None:
+        self.method = "queue"
+        self._monitor = monitor
+        self._most_queued = 4
+        self._reasons = reasons
+        self._blocks = 0
+
+    def _by_queue(self, launches: Sequence[stopwatch.Launch]) -> tuple[list[float], bool]:
+        self._monitor._library.answers["reasons"] = self._reasons[self._blocks]  # type: ignore[union-attr]
+        self._blocks += 1
+        return [float(self._blocks)] * len(launches), self._look()
+
+
+def launch() -> None:
+    """Stands for a launch."""
+
+
+def test_a_throttled_block_is_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopwatch, "_REST_S", 0.0)
+    monitor = ClockMonitor(Library(), "gpu")
+    watch = Blocks(monitor, [0x40, 0x08, 0x04, 0x0])
+    assert watch.times_ms([launch] * 6) == [3.0] * 4 + [4.0] * 2
+    assert monitor.summary()["slowed_by"] == "sw_power_cap"
+
+
+def test_a_block_that_stays_throttled_is_kept_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stopwatch, "_REST_S", 0.0)
+    monitor = ClockMonitor(Library(), "gpu")
+    assert Blocks(monitor, [0x40] * 9).times_ms([launch]) == [4.0]  # once, and three times again
+    assert monitor.summary()["slowed_by"] == "hw_thermal_slowdown"
