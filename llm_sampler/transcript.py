@@ -1,24 +1,38 @@
 """Transcripts: every request and reply in a file, and a model that answers from one.
 
 A transcript is a file of JSON lines, appended to: ``{"key", "model", "messages", "schema", "answer"}`` or, where there
-was no answer, ``"error"`` in its place. The key is a hash of messages and schema, so that a replay finds the reply to
-the same question wherever it stands; equal questions are answered in the order in which they were recorded. It holds
-what was told and answered, and neither keys nor addresses.
+was no answer, ``"error"``, ``"kind"`` (of the error) and ``"seconds"`` in its place. The key is a hash of messages and
+schema, so that a replay finds the reply to the same question wherever it stands; equal questions are answered in the
+order in which they were recorded. It holds what was told and answered, and neither keys nor addresses.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import threading
+import time
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from llm_sampler.client import Answer, ChatError, ChatModel, Message, NoAnswerError, redact
+from llm_sampler.client import (
+    Answer,
+    ChatError,
+    ChatModel,
+    Message,
+    NoAnswerError,
+    RefusedError,
+    UnreachableError,
+    redact,
+)
+from llm_sampler.json_lines import LinesError, append_line, read_lines
+
+# What was told may be somebody's source text: for the owner's eyes.
+_MODE = 0o600
+_KINDS: dict[str, type[ChatError]] = {kind.__name__: kind for kind in (UnreachableError, RefusedError, NoAnswerError)}
 
 
 class TranscriptError(ChatError):
@@ -28,16 +42,18 @@ class TranscriptError(ChatError):
 class RecordingModel:
     """A `ChatModel` that passes everything to another one and writes it down.
 
-    Several threads and processes may append to one file: each line is written at once.
+    Several threads and processes may append to one file.
 
     Args:
         model: Who answers.
         path: The file; made if it is missing.
+        marks: More members for each line.
     """
 
-    def __init__(self, model: ChatModel, path: Path | str) -> None:
+    def __init__(self, model: ChatModel, path: Path | str, *, marks: Mapping[str, Any] | None = None) -> None:
         self._model = model
         self._path = Path(path)
+        self._marks = dict(marks or {})
 
     @property
     def name(self) -> str:
@@ -52,28 +68,20 @@ class RecordingModel:
         Raises:
             ChatError: It did not answer.
         """
+        start = time.monotonic()
         try:
             answer = self._model.complete(messages, schema=schema, timeout_s=timeout_s)
         except Exception as error:
-            self._write(messages, schema, {"error": redact(str(error) or type(error).__name__)})
+            reason = redact(str(error) or type(error).__name__)
+            seconds = round(time.monotonic() - start, 3)
+            self._write(messages, schema, {"error": reason, "kind": type(error).__name__, "seconds": seconds})
             raise
         self._write(messages, schema, {"answer": asdict(answer)})
         return answer
 
     def _write(self, messages: Sequence[Message], schema: Mapping[str, Any] | None, outcome: dict[str, Any]) -> None:
-        entry = {
-            "key": question_key(messages, schema),
-            "model": self._model.name,
-            "messages": list(messages),
-            "schema": schema,
-            **outcome,
-        }
-        line = (json.dumps(entry, default=str) + "\n").encode()
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            os.write(descriptor, line)
-        finally:
-            os.close(descriptor)
+        told = {"model": self._model.name, "messages": list(messages), "schema": schema}
+        append_line(self._path, {**self._marks, "key": question_key(messages, schema), **told, **outcome}, mode=_MODE)
 
 
 class ReplayingModel:
@@ -92,19 +100,11 @@ class ReplayingModel:
 
     def _start(self) -> None:
         self._lock = threading.Lock()
-        self._outcomes: dict[str, deque[dict[str, Any]]] = defaultdict(deque)
+        self._entries: dict[str, deque[dict[str, Any]]] = defaultdict(deque)
         self._name = "transcript"
-        try:
-            lines = self._path.read_text(encoding="utf-8").splitlines()
-        except OSError as error:
-            raise TranscriptError(f"cannot read the transcript {self._path}: {error.strerror}") from None
-        for number, line in enumerate(lines, 1):
-            try:
-                entry = json.loads(line)
-                self._outcomes[str(entry["key"])].append(entry)
-                self._name = str(entry.get("model") or self._name)
-            except (ValueError, KeyError, TypeError):
-                raise TranscriptError(f"line {number} of the transcript {self._path} is no entry of one") from None
+        for entry in read_entries(self._path):
+            self._entries[entry["key"]].append(entry)
+            self._name = str(entry.get("model") or self._name)
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_path": self._path}
@@ -125,21 +125,49 @@ class ReplayingModel:
 
         Raises:
             TranscriptError: The question is not in the transcript.
-            NoAnswerError: No answer was recorded, but an error.
+            ChatError: No answer was recorded, but an error.
         """
         key = question_key(messages, schema)
         with self._lock:
-            outcomes = self._outcomes.get(key)
-            if not outcomes:
+            entries = self._entries.get(key)
+            if not entries:
                 raise TranscriptError(
                     f"the transcript {self._path} has no reply to this question (key {key}): "
                     "study, seed and prompt must be those of the recording, and wait must be always"
                 )
             # The last one stays, so that a study that asks again is answered as before.
-            entry = outcomes.popleft() if len(outcomes) > 1 else outcomes[0]
-        if "answer" not in entry:
-            raise NoAnswerError(str(entry.get("error", "no answer was recorded")))
-        return Answer(**entry["answer"])
+            entry = entries.popleft() if len(entries) > 1 else entries[0]
+        return recorded_answer(entry)
+
+
+def read_entries(path: Path) -> list[dict[str, Any]]:
+    """The entries of a transcript in order; lines that were cut off are skipped.
+
+    Raises:
+        TranscriptError: It cannot be read, or holds something else.
+    """
+    try:
+        entries = list(read_lines(path))
+    except LinesError as error:
+        raise TranscriptError(f"no transcript: {error}") from None
+    for number, entry in enumerate(entries, 1):
+        if not isinstance(entry.get("key"), str):
+            raise TranscriptError(
+                f"{path} must be a transcript, JSON lines with a key each; entry {number} has none"
+            ) from None
+    return entries
+
+
+def recorded_answer(entry: Mapping[str, Any]) -> Answer:
+    """What an entry says was answered.
+
+    Raises:
+        ChatError: There was no answer; an error of the kind that it was then.
+    """
+    if "answer" not in entry:
+        kind = _KINDS.get(str(entry.get("kind")), NoAnswerError)
+        raise kind(str(entry.get("error", "no answer was recorded")))
+    return Answer(**entry["answer"])
 
 
 def question_key(messages: Sequence[Message], schema: Mapping[str, Any] | None) -> str:

@@ -15,10 +15,10 @@ from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures import as_completed
 from pathlib import Path
 
+from llm_sampler.json_lines import LinesError, append_line, read_lines
 from llm_sampler.studies.compare_arms import parse_arm
 from llm_sampler.studies.compare_run import Job, Run, failed_run, run_job, space_digest, timeout_text
 from llm_sampler.studies.compare_space import CompareError
-from llm_sampler.studies.compare_transcript import append_line, read_lines
 
 # A run notices its own time limit after each trial; only one that hangs within a trial has to be killed.
 _GRACE_S = 5.0
@@ -50,12 +50,14 @@ class RunLog:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._runs: dict[str, Run] = {}
-        for line in read_lines(path):
-            try:
+        try:
+            for line in read_lines(path) if path.exists() else ():
                 run = Run.from_json(line)
-            except TypeError:
-                raise CompareError(f"{path} holds runs of another version: choose another --output") from None
-            self._runs[run.key] = run
+                self._runs[run.key] = run
+        except LinesError as error:
+            raise CompareError(str(error)) from None
+        except TypeError:
+            raise CompareError(f"{path} holds runs of another version: choose another --output") from None
 
     def add(self, run: Run) -> None:
         """Keep a finished run."""

@@ -42,6 +42,13 @@ def test_failures_are_recorded_and_replayed_too(tmp_path: Path) -> None:
     run(LLMSampler(client=Scripted(UnreachableError("HTTP 503: busy")), seed=3, transcript=path), 2)
     study = run(LLMSampler(seed=3, transcript=path), 2)
     assert study.trials[0].user_attrs[CALLS][0]["error"] == "HTTP 503: busy"
+    with pytest.raises(UnreachableError):
+        ReplayingModel(path).complete(json.loads(path.read_text())["messages"], schema=_schema(path))
+
+
+def _schema(path: Path) -> dict[str, object]:
+    schema: dict[str, object] = json.loads(path.read_text())["schema"]
+    return schema
 
 
 def test_equal_questions_are_answered_in_order_and_the_last_one_again(tmp_path: Path) -> None:
@@ -68,14 +75,25 @@ def test_an_error_in_the_file_is_an_error_of_the_replay(tmp_path: Path) -> None:
 def test_a_file_that_is_no_transcript_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "transcript.jsonl"
     path.write_text(text)
-    with pytest.raises(TranscriptError, match="line 1 of the transcript"):
+    with pytest.raises(TranscriptError, match="must hold JSON objects|entry 1 has none"):
         ReplayingModel(path)
+
+
+def test_a_line_that_was_cut_off_costs_only_itself(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "transcript.jsonl"
+    question = [{"role": "user", "content": "?"}]
+    RecordingModel(Scripted("one"), path).complete(question)  # type: ignore[arg-type]
+    with path.open("a") as file:
+        file.write('{"key": "00')
+    RecordingModel(Scripted("two"), path).complete(question)  # type: ignore[arg-type]
+    replay = ReplayingModel(path)
+    assert [replay.complete(question).text for _ in range(2)] == ["one", "two"]  # type: ignore[arg-type]
 
 
 def test_a_missing_file_without_a_model_is_a_study_without_a_model(tmp_path: Path) -> None:
     study = run(LLMSampler(seed=3, transcript=tmp_path / "none.jsonl"), 2)
     assert proposed_by(study) == ["tpe", "tpe"]
-    with pytest.raises(TranscriptError, match="cannot read the transcript"):
+    with pytest.raises(TranscriptError, match="no transcript: cannot read"):
         ReplayingModel(tmp_path / "none.jsonl")
 
 
