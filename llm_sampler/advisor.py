@@ -9,7 +9,7 @@ import threading
 import uuid
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from llm_sampler.breaker import Breaker
@@ -85,6 +85,7 @@ class Advisor:
         self._opening = True
         self._arrived_at = 0
         self._asked_about: Position | None = None
+        self._most_tokens = settings.max_prompt_tokens
 
     def request(
         self,
@@ -115,6 +116,7 @@ class Advisor:
         call = self._follow_up
         if call is None:
             told = briefing()
+            told = replace(told, max_tokens=min(told.max_tokens, self._most_tokens))
             try:
                 call = first_call(f"{trial.number}-{uuid.uuid4().hex[:6]}", told, self._settings.builder)
             except Exception as error:  # noqa: BLE001 - a prompt builder is the user's own, a study goes on without it
@@ -160,6 +162,8 @@ class Advisor:
             raise batch.fatal
         self._records.append(batch.record)
         self._follow_up = batch.follow_up
+        if batch.most_tokens is not None:
+            self._most_tokens = min(self._most_tokens, batch.most_tokens)
         if batch.proposals:
             self.queue.extend(batch.proposals)
             self._arrived_at = trial_number

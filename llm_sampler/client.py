@@ -50,6 +50,11 @@ class Answer:
         counted = (self.prompt_tokens or 0) + (self.completion_tokens or 0)
         return counted or len(self.text) // 3
 
+    @property
+    def lacked_room(self) -> bool:
+        """Whether the reply was cut off while shorter than the request: a shorter request leaves it more room."""
+        return self.finish == "length" and (self.completion_tokens or 0) < (self.prompt_tokens or 0)
+
 
 class ChatError(Exception):
     """A model did not answer; the message is one line without secrets.
@@ -58,6 +63,7 @@ class ChatError(Exception):
     ChatError
     ├── UnreachableError   no connection, too slow, too busy, a fault of the server: may pass
     ├── RefusedError       the server does not want this request or this caller: will not pass by itself
+    │   └── TooLongError   the request does not fit into the model's context
     └── NoAnswerError      a reply without usable text
     ```
     """
@@ -78,6 +84,10 @@ class UnreachableError(ChatError):
 
 class RefusedError(ChatError):
     """The server refuses the request (400, 404, 422) or the caller (401, 403)."""
+
+
+class TooLongError(RefusedError):
+    """The request is longer than the model's context: a shorter one may pass."""
 
 
 class NoAnswerError(ChatError):

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from llm_sampler.client import ChatError, NoAnswerError, RefusedError, UnreachableError
+from llm_sampler.client import ChatError, NoAnswerError, RefusedError, TooLongError, UnreachableError
 
 # Too early, too busy, or a fault of the server.
 _PASSING = (408, 409, 425, 429, 500, 502, 503, 504, 529)
@@ -20,6 +20,9 @@ _FORM = (400, 415, 422, 500, 501)
 _ABOUT_REQUEST = re.compile(
     r"response_format|json_schema|json_object|schema|validation|max_(completion_)?tokens|context"
 )
+# OpenAI, vLLM and llama-cpp-python: "maximum context length is N tokens"; llama.cpp: "exceeds the available context
+# size"; others: "prompt is too long", "exceed context window".
+_ABOUT_CONTEXT = re.compile(r"(?i)context[ _](length|size|window)|(prompt|input|request) is too long|too many tokens")
 Result = TypeVar("Result")
 
 
@@ -45,7 +48,7 @@ class FaultError(Exception):
     @property
     def passes(self) -> bool:
         """Whether the same request may succeed in a moment."""
-        if self.slow or (self.status == 500 and self.blames_request):
+        if self.slow or self.blames_context or (self.status == 500 and self.blames_request):
             return False
         return self.status is None or self.status in _PASSING
 
@@ -67,10 +70,12 @@ class FaultError(Exception):
     @property
     def blames_context(self) -> bool:
         """Whether request and limit together are too long for the model."""
-        return "context" in self.reason
+        return self.status in (*_FORM, 413) and bool(_ABOUT_CONTEXT.search(self.reason))
 
     def as_chat_error(self) -> ChatError:
         """The error that callers know."""
+        if self.blames_context:
+            return TooLongError(self.reason)
         if self.status is None or self.status in _PASSING:
             return UnreachableError(self.reason, self.retry_after_s)
         return RefusedError(self.reason)

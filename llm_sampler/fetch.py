@@ -1,19 +1,20 @@
 """One call to a language model, from briefing to checked proposals; it touches no storage, so any thread may run it.
 
 Whatever a model raises becomes a record with an error. A call that does not return in time is abandoned: its thread
-ends whenever the model returns.
+ends whenever the model returns. A request that is too long for the model's context is made again, half as long.
 """
 
 from __future__ import annotations
 
+import functools
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from llm_sampler.budget import CallRecord
-from llm_sampler.client import Answer, ChatModel, Message, UnreachableError, redact
+from llm_sampler.client import Answer, ChatModel, Message, TooLongError, UnreachableError, redact
 from llm_sampler.pairs import completed
 from llm_sampler.prompt import CHARACTERS_PER_TOKEN, Briefing, PromptBuilder, follow_up, reply_schema
 from llm_sampler.reply import Proposal, Rejection, Reply, read_reply
@@ -22,6 +23,9 @@ from llm_sampler.transcript import TranscriptError
 _GRACE_S = 0.5
 _MOST_REASONS = 5
 _SHOWN_REASON = 200
+_MOST_SHORTENINGS = 3
+# Of a poor reply, what a follow-up shows at least and at most, in characters.
+_SHOWN_REPLY = (500, 8_000)
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,7 @@ class Call:
         kind: ``opening``, ``refinement`` or ``follow-up``.
         messages: The conversation.
         briefing: What it was made of.
+        builder: What made it.
         wanted: How many proposals are asked for.
     """
 
@@ -40,13 +45,18 @@ class Call:
     kind: str
     messages: tuple[Message, ...]
     briefing: Briefing
+    builder: PromptBuilder
     wanted: int
 
     @property
     def tokens(self) -> int:
         """Estimate of the tokens that it will take, request and reply."""
-        characters = sum(len(message["content"]) for message in self.messages)
-        return characters // CHARACTERS_PER_TOKEN + 150 * self.wanted
+        return _length(self.messages) // CHARACTERS_PER_TOKEN + 150 * self.wanted
+
+    def within(self, tokens: int) -> Call:
+        """The call with a first message to the model of at most so many tokens, as far as that can be shortened."""
+        briefing = replace(self.briefing, max_tokens=tokens)
+        return replace(self, messages=tuple(self.builder(briefing)), briefing=briefing)
 
 
 @dataclass(frozen=True)
@@ -59,6 +69,7 @@ class Batch:
         follow_up: The call to make next, None if the reply was good enough or absent.
         retry_after_s: When the server wants to be asked again, None if it does not say.
         answered: Whether there was a reply, of whatever use.
+        most_tokens: Limit of later requests, None if this one was not too long.
         fatal: What must end the study: a replay that lacks the reply would silently become another study.
     """
 
@@ -67,13 +78,14 @@ class Batch:
     follow_up: Call | None = None
     retry_after_s: float | None = None
     answered: bool = True
+    most_tokens: int | None = None
     fatal: TranscriptError | None = None
 
 
 def first_call(call: str, briefing: Briefing, builder: PromptBuilder) -> Call:
     """The call for a batch."""
     kind = "opening" if briefing.opening else "refinement"
-    return Call(call, kind, tuple(builder(briefing)), briefing, briefing.batch_size)
+    return Call(call, kind, tuple(builder(briefing)), briefing, builder, briefing.batch_size)
 
 
 def fetch(
@@ -92,10 +104,10 @@ def fetch(
         taken: Says why a configuration is not wanted, empty if it is.
     """
     start = time.monotonic()
-    schema = reply_schema(call.briefing)
     record = CallRecord(call.id, call.kind, _name(model))
+    given = call
     try:
-        answer = _in_time(lambda: model.complete(call.messages, schema=schema, timeout_s=timeout_s), timeout_s)
+        call, answer = _ask(model, call, start + timeout_s)
     except TranscriptError as error:
         return Batch(replace(record, error=str(error)), answered=False, fatal=error)
     except Exception as error:  # noqa: BLE001 - whatever a provider raises becomes a fallback
@@ -115,7 +127,33 @@ def fetch(
     if briefing.opening and not briefing.partial:
         proposals = _with_pairs(call, proposals, taken)
     answered = replace(_record(record, answer, reply), conversation=_conversation(call, "reply", answer.text))
-    return Batch(answered, proposals, _next_call(call, answer, reply))
+    most_tokens = None if call is given else briefing.max_tokens
+    if answer.lacked_room and not reply.proposals:
+        most_tokens = _length(call.messages) // CHARACTERS_PER_TOKEN // 2
+        call = replace(call, briefing=replace(briefing, max_tokens=most_tokens))
+    return Batch(answered, proposals, _next_call(call, answer, reply), most_tokens=most_tokens)
+
+
+def _ask(model: ChatModel, call: Call, deadline: float) -> tuple[Call, Answer]:
+    """The call as it was answered, and the answer: shortened for a model that finds it too long."""
+    schema = reply_schema(call.briefing)
+    shortenings = 0
+    while True:
+        left_s = deadline - time.monotonic()
+        complete = functools.partial(model.complete, call.messages, schema=schema, timeout_s=left_s)
+        try:
+            return call, _in_time(complete, left_s)
+        except TooLongError:
+            before = _length(call.messages)
+            shorter = call.within(before // CHARACTERS_PER_TOKEN // 2)
+            shortenings += 1
+            if shortenings > _MOST_SHORTENINGS or _length(shorter.messages) >= before:
+                raise
+            call = shorter
+
+
+def _length(messages: Sequence[Message]) -> int:
+    return sum(len(message["content"]) for message in messages)
 
 
 def _with_pairs(
@@ -174,7 +212,13 @@ def _next_call(call: Call, answer: Answer, reply: Reply) -> Call | None:
         return None
     missing = max(1, call.wanted - len(reply.proposals))
     reasons = [_shown(rejection) for rejection in reply.rejections] or ["the reply held no JSON object with proposals"]
-    messages = follow_up(call.messages, answer.text[:8_000], reasons, missing)
+    least, most = _SHOWN_REPLY
+    request = _length(follow_up((), "", reasons, missing))
+    room = call.briefing.max_tokens * CHARACTERS_PER_TOKEN - request
+    if room - _length(call.messages) < least:
+        call = call.within((room - least) // CHARACTERS_PER_TOKEN)
+    shown = answer.text[: min(most, max(least, room - _length(call.messages)))]
+    messages = follow_up(call.messages, shown, reasons, missing)
     return replace(call, id=f"{call.id}f", kind="follow-up", messages=tuple(messages), wanted=missing)
 
 
@@ -203,7 +247,7 @@ def _in_time(ask: Callable[[], Answer], timeout_s: float) -> Answer:
     thread.start()
     thread.join(timeout_s + _GRACE_S)
     if not outcome:
-        raise UnreachableError(f"no reply within {timeout_s:g} s")
+        raise UnreachableError(f"no reply within {round(timeout_s, 2):g} s")
     answer = outcome[0]
     if isinstance(answer, BaseException):
         raise answer

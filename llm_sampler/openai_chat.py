@@ -200,11 +200,12 @@ def _form(form: int, schema: Mapping[str, Any] | None) -> dict[str, Any]:
 
 def _simpler(manner: _Manner, fault: FaultError, tried: set[_Manner]) -> _Manner | None:
     """Another manner that may mend the fault and was not tried, None if there is none."""
+    if fault.blames_context:  # servers add the limit of the reply to the request
+        without = replace(manner, limit=_NO_LIMIT)
+        return None if without in tried else without
     if not fault.may_be_form:
         return None
     candidates = []
-    if fault.blames_context:
-        candidates.append(replace(manner, limit=_NO_LIMIT))
     if fault.blames_limit:
         candidates += [replace(manner, limit=limit) for limit in range(len(_LIMITS))]
     candidates += [replace(manner, form=form) for form in range(manner.form + 1, len(FORMS))]

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from chat_server import ChatServer, Handler, chat_server
 
-from llm_sampler.client import ChatError, Endpoint, NoAnswerError, RefusedError, UnreachableError
+from llm_sampler.client import ChatError, Endpoint, NoAnswerError, RefusedError, TooLongError, UnreachableError
 from llm_sampler.openai_chat import FORMS, OpenAIChat
 
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
@@ -119,6 +119,22 @@ def test_a_context_that_is_too_short_for_the_limit_drops_the_limit() -> None:
 
     with chat_server(respond) as server:
         assert chat(server).complete(MESSAGES).text == "hi"
+
+
+@pytest.mark.parametrize(
+    ("status", "message"),
+    [
+        (400, "This model's maximum context length is 512 tokens. However, you requested 3046 tokens"),
+        (400, "the request exceeds the available context size, try increasing it"),
+        (413, "prompt is too long"),
+        (500, "Requested tokens (3046) exceed context window of 512"),
+    ],
+)
+def test_a_request_that_is_too_long_is_said_to_be_after_two_attempts(status: int, message: str) -> None:
+    with chat_server(lambda request: request.send_error_text(status, message)) as server:
+        with pytest.raises(TooLongError, match=f"HTTP {status}"):
+            chat(server).complete(MESSAGES, schema=SCHEMA)
+    assert ["max_tokens" in request.body for request in server.chats] == [True, False]
 
 
 def test_too_many_requests_are_tried_again_when_the_server_says() -> None:
