@@ -136,7 +136,7 @@ def fetch(
 
 def _ask(model: ChatModel, call: Call, deadline: float) -> tuple[Call, Answer]:
     """The call as it was answered, and the answer: shortened for a model that finds it too long."""
-    schema = reply_schema(call.briefing)
+    schema = reply_schema(call.briefing, call.wanted)
     shortenings = 0
     while True:
         left_s = deadline - time.monotonic()

@@ -2,7 +2,8 @@
 
 Servers differ in how a JSON schema is asked for and in what the limit of the reply is called. What one refuses is asked
 for differently, and what worked is remembered for the endpoint:
-``json_schema`` -> ``json_object`` with the schema beside it (llama.cpp) -> ``json_object`` -> plain text.
+``json_schema`` -> the same without numbers (how many, from, to: strict modes of some servers know none) ->
+``json_object`` with the schema beside it (llama-cpp-python) -> ``json_object`` -> plain text.
 
 Reference: OpenAI, API reference, "Create chat completion"; llama-cpp-python, "JSON and JSON schema mode".
 """
@@ -21,8 +22,9 @@ from llm_sampler.faults import FaultError, guarded
 if TYPE_CHECKING:
     import openai
 
-FORMS = ("json_schema", "json_object with schema", "json_object", "text")
+FORMS = ("json_schema", "json_schema without numbers", "json_object with schema", "json_object", "text")
 _TEXT = len(FORMS) - 1
+_NUMBERS = ("minItems", "maxItems", "minimum", "maximum")
 _LIMITS = ("max_completion_tokens", "max_tokens", None)
 _NO_LIMIT = len(_LIMITS) - 1
 _MOST_ATTEMPTS = 3
@@ -190,12 +192,21 @@ class OpenAIChat:
 def _form(form: int, schema: Mapping[str, Any] | None) -> dict[str, Any]:
     if schema is None or form == _TEXT:
         return {}
-    if form == 0:
-        described = {"name": "proposals", "schema": dict(schema), "strict": True}
+    if form in (0, 1):
+        told = dict(schema) if form == 0 else _without_numbers(schema)
+        described = {"name": "proposals", "schema": told, "strict": True}
         return {"response_format": {"type": "json_schema", "json_schema": described}}
-    if form == 1:
+    if form == 2:
         return {"response_format": {"type": "json_object", "schema": dict(schema)}}
     return {"response_format": {"type": "json_object"}}
+
+
+def _without_numbers(schema: Any) -> Any:
+    if isinstance(schema, Mapping):
+        # A parameter may be called like a keyword: its value is a schema then, no number.
+        kept = {name: part for name, part in schema.items() if name not in _NUMBERS or isinstance(part, Mapping)}
+        return {name: _without_numbers(part) for name, part in kept.items()}
+    return schema
 
 
 def _simpler(manner: _Manner, fault: FaultError, tried: set[_Manner]) -> _Manner | None:

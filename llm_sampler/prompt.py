@@ -124,17 +124,19 @@ def fenced(name: str, text: str) -> str:
     return f'<data name="{name}">\n{safe}\n</data>'
 
 
-def reply_schema(briefing: Briefing) -> dict[str, Any]:
-    """JSON schema of a reply: brief reasoning first, then configurations of legal values.
+def reply_schema(briefing: Briefing, count: int) -> dict[str, Any]:
+    """JSON schema of a reply: brief reasoning first, then so many configurations of legal values.
 
-    Every member is required and no other is allowed, which OpenAI's strict mode demands.
+    Every member is required and no other is allowed, which OpenAI's strict mode demands. Without the count a small
+    model that is held to the schema proposes nothing: an empty list obeys it, too.
     """
     properties = {name: _value_schema(distribution) for name, distribution in briefing.space.sampled.items()}
     configuration = _object(properties)
     if briefing.partial:
         configuration["required"] = []
     proposal = _object({"family": {"type": "string"}, "rationale": {"type": "string"}, "configuration": configuration})
-    return _object({"analysis": {"type": "string"}, "proposals": {"type": "array", "items": proposal}})
+    proposals = {"type": "array", "items": proposal, "minItems": count, "maxItems": count}
+    return _object({"analysis": {"type": "string"}, "proposals": proposals})
 
 
 def _object(properties: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from llm_sampler.client import ChatError, Endpoint, NoAnswerError, RefusedError,
 from llm_sampler.openai_chat import FORMS, OpenAIChat
 
 MESSAGES: Any = [{"role": "user", "content": "hello"}]
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}}
+SCHEMA = {"type": "object", "properties": {"minimum": {"type": "integer", "minimum": 3}}}
 
 
 def chat(server: ChatServer, **endpoint: Any) -> OpenAIChat:
@@ -63,6 +63,10 @@ def supports(*forms: str, status: int = 400) -> Callable[[Handler], None]:
     def respond(request: Handler) -> None:
         described = request.body.get("response_format", {"type": "text"})
         form = described["type"] + (" with schema" if "schema" in described else "")
+        if form == "json_schema":
+            properties = described["json_schema"]["schema"]["properties"]
+            assert list(properties) == ["minimum"]
+            form += "" if "minimum" in properties["minimum"] else " without numbers"
         if form in forms:
             request.send_text("{}")
         else:

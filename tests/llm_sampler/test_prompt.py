@@ -167,7 +167,8 @@ def test_a_follow_up_shows_the_reasons() -> None:
 
 
 def test_the_schema_names_every_parameter_with_its_values() -> None:
-    schema = reply_schema(briefing())
+    schema = reply_schema(briefing(), 5)
+    assert [schema["properties"]["proposals"][name] for name in ("minItems", "maxItems")] == [5, 5]
     configuration = schema["properties"]["proposals"]["items"]["properties"]["configuration"]
     assert configuration["properties"]["cached"] == {"enum": [True, False]}
     assert configuration["required"] == list(SPACE.names)
