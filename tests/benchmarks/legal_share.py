@@ -2,9 +2,9 @@
 
 ``python tests/benchmarks/legal_share.py BASE_URL [--replies 8] [--batch 6]``
 
-The question is the opening of a study, for the shipped matmul recording (13 restrictions) and for a plain space of three
-parameters with one restriction. For each form that the server takes: how many configurations its replies held, how many
-of them had legal names and values, and how many obeyed the restrictions, too, without repeating one another.
+The question is the opening of a study: for the shipped matmul recording with its 13 restrictions, and for a plain space
+of three parameters with one restriction. For each form that the server takes: how many configurations its replies held,
+how many of them had legal names and values, and how many obeyed the restrictions, too, and repeated no other.
 """
 
 from __future__ import annotations
