@@ -133,7 +133,7 @@ def free_positions(turn: Turn, near: Position | None) -> Iterator[Position]:
     candidates = np.flatnonzero(free)
     distances = np.zeros(len(candidates), int)
     if near is not None:
-        distances = (table.rows[candidates] != np.array(near)).sum(axis=1)
+        distances = table.distances(near)[candidates]
     while len(candidates):
         nearest = np.flatnonzero(distances == distances.min())
         chosen = int(turn.rng.choice(nearest))

@@ -29,6 +29,7 @@ SOURCES = (LLM, MODEL_BASED, LOCAL, INDEPENDENT)
 
 _FLOORS = {LLM: 0.01, MODEL_BASED: 0.10, LOCAL: 0.01, INDEPENDENT: 0.01}
 _HALF_LIFE = 25.0  # trials
+_MEMORY = 250  # trials; what is older weighs less than a thousandth
 _PRIOR_TRIALS = 8.0  # how many trials the prior is worth
 _PLATEAU = 15  # trials without improvement
 _PROBE_AFTER = 3  # trials of the opening
@@ -116,13 +117,14 @@ def _merits(steps: Sequence[Step]) -> dict[str, float]:
     """Estimated chance of improving the incumbent, relative to all sources together; 1 where nothing is known."""
     wins = dict.fromkeys(SOURCES, 0.0)
     tries = dict.fromkeys(SOURCES, 0.0)
-    best: float | None = None
-    for index, step in enumerate(steps):
+    best = min((step.cost for step in steps[:-_MEMORY] if step.cost is not None), default=None)
+    recent = steps[-_MEMORY:]
+    for index, step in enumerate(recent):
         improved = step.cost is not None and (best is None or step.cost < best)
         if improved:
             best = step.cost
         if step.source in wins:
-            weight = 0.5 ** ((len(steps) - 1 - index) / _HALF_LIFE)
+            weight = 0.5 ** ((len(recent) - 1 - index) / _HALF_LIFE)
             tries[step.source] += weight
             wins[step.source] += weight * improved
     overall = (sum(wins.values()) + 0.5) / (sum(tries.values()) + 5.0)

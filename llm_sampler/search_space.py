@@ -237,6 +237,13 @@ class Table:
         """The position of a row."""
         return tuple(float(number) for number in self.rows[row])
 
+    def distances(self, near: Position) -> NDArray[np.int16]:
+        """In how many parameters each row differs from a position [N]."""
+        found = np.zeros(len(self.rows), np.int16)
+        for column, number in enumerate(near):  # five times as fast as one comparison of [N, P]
+            found += self.rows[:, column] != int(number)
+        return found
+
 
 class _Codec:
     """Numbers for the values of one parameter.
