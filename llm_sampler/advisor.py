@@ -86,6 +86,7 @@ class Advisor:
         self._arrived_at = 0
         self._asked_about: Position | None = None
         self._most_tokens = settings.max_prompt_tokens
+        self._most_wanted = settings.batch_size
 
     def request(
         self,
@@ -116,7 +117,11 @@ class Advisor:
         call = self._follow_up
         if call is None:
             told = briefing()
-            told = replace(told, max_tokens=min(told.max_tokens, self._most_tokens))
+            told = replace(
+                told,
+                max_tokens=min(told.max_tokens, self._most_tokens),
+                batch_size=min(told.batch_size, self._most_wanted),
+            )
             try:
                 call = first_call(f"{trial.number}-{uuid.uuid4().hex[:6]}", told, self._settings.builder)
             except Exception as error:  # noqa: BLE001 - a prompt builder is the user's own, a study goes on without it
@@ -173,9 +178,13 @@ class Advisor:
             self._has_news = True
             self.breaker.succeeded()
             self.answered = True
+            if batch.record.seconds < self._settings.timeout_s / 3:
+                self._most_wanted = min(self._settings.batch_size, 2 * self._most_wanted)
         elif batch.answered and batch.follow_up is None:
             self.breaker.useless(batch.record.error, trial_number)
         elif not batch.answered:
+            if batch.slow:  # a machine without a GPU writes a dozen words a second
+                self._most_wanted = max(1, self._most_wanted // 2)
             self.breaker.failed(batch.record.error, batch.retry_after_s)
 
     def take_offers(self) -> list[Offer]:

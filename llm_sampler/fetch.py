@@ -24,6 +24,7 @@ _GRACE_S = 0.5
 _MOST_REASONS = 5
 _SHOWN_REASON = 200
 _MOST_SHORTENINGS = 3
+_SLOW = 0.95  # of the time limit
 # Of a poor reply, what a follow-up shows at least and at most, in characters.
 _SHOWN_REPLY = (500, 8_000)
 
@@ -70,6 +71,7 @@ class Batch:
         retry_after_s: When the server wants to be asked again, None if it does not say.
         answered: Whether there was a reply, of whatever use.
         most_tokens: Limit of later requests, None if this one was not too long.
+        slow: Whether the time limit ended it.
         fatal: What must end the study: a replay that lacks the reply would silently become another study.
     """
 
@@ -79,6 +81,7 @@ class Batch:
     retry_after_s: float | None = None
     answered: bool = True
     most_tokens: int | None = None
+    slow: bool = False
     fatal: TranscriptError | None = None
 
 
@@ -112,13 +115,10 @@ def fetch(
         return Batch(replace(record, error=str(error)), answered=False, fatal=error)
     except Exception as error:  # noqa: BLE001 - whatever a provider raises becomes a fallback
         reason = redact(str(error) or type(error).__name__)
-        failed = replace(
-            record,
-            error=reason,
-            seconds=time.monotonic() - start,
-            conversation=_conversation(call, "no reply", reason),
-        )
-        return Batch(failed, retry_after_s=getattr(error, "retry_after_s", None), answered=False)
+        seconds = time.monotonic() - start
+        failed = replace(record, error=reason, seconds=seconds, conversation=_conversation(call, "no reply", reason))
+        retry_after_s = getattr(error, "retry_after_s", None)
+        return Batch(failed, retry_after_s=retry_after_s, answered=False, slow=seconds >= _SLOW * timeout_s)
     briefing = call.briefing
     reply = read_reply(
         answer.text, briefing.space, call=call.id, default=briefing.default, partial=briefing.partial, taken=taken

@@ -1,8 +1,10 @@
-"""Models with little room: requests that are too long for them, and replies that were cut off for lack of it."""
+"""Models with little room or speed: what is too long for them is made shorter, and what takes too long smaller."""
 
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Callable
 
 import pytest
@@ -87,3 +89,20 @@ def test_a_follow_up_stays_under_the_limit_of_tokens(size: int) -> None:
     assert len(server.chats) == 2
     assert "unknown parameter 'no'" in server.chats[1].body["messages"][-1]["content"]
     assert max(told(server)) <= 3_000 * CHARACTERS_PER_TOKEN
+
+
+def test_a_model_that_is_too_slow_for_a_batch_is_asked_for_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("llm_sampler.breaker._FIRST_PAUSE_S", 0.0)
+
+    def respond(request: Handler) -> None:
+        time.sleep(0.1 * wanted_of(request.body))
+        request.send_text(batch(*OPENING))
+
+    with chat_server(respond) as server:
+        study = run(LLMSampler(base_url=server.url, seed=0, wait="always", timeout_s=0.5), 6)
+    assert [wanted_of(chat.body) for chat in server.chats][:3] == [12, 6, 3]
+    assert proposed_by(study).count("llm") == 3
+
+
+def wanted_of(body: dict[str, object]) -> int:
+    return int(re.findall(r"Propose (\d+)", str(body["messages"]))[-1])
