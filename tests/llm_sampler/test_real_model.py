@@ -63,19 +63,9 @@ def test_the_command_tunes_a_recorded_kernel(base_url: str, tmp_path: Path) -> N
     from llm_sampler.scripts.main import app
 
     storage = f"sqlite:///{tmp_path}/archive.db"
-    arguments = [
-        "tune",
-        "matmul",
-        "--replay",
-        "shipped",
-        "--base-url",
-        base_url,
-        "--trials",
-        "30",
-        "--storage",
-        storage,
-    ]
-    result = CliRunner().invoke(app, [*arguments, "--seed", "0", "--artifacts", str(tmp_path / "artifacts")])
+    artifacts = tmp_path / "artifacts"
+    command = f"tune matmul --replay shipped --seed 0 --trials 30 --base-url {base_url} --storage {storage}"
+    result = CliRunner().invoke(app, [*command.split(), "--artifacts", str(artifacts)])
     assert result.exit_code == 0, result.output
     [name] = optuna.get_all_study_names(storage)
     study = optuna.load_study(study_name=name, storage=storage)
